@@ -1,4 +1,4 @@
-"""The pages of the site that programs write: reference, command line and notebooks.
+"""The generated pages of the site: reference, command line and notebooks.
 
 ``python -m site_pages`` copies ``docs`` to ``build/pages`` and adds these pages; Zensical builds the site.
 """

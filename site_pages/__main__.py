@@ -14,7 +14,7 @@ from site_pages.tooltips import tooltips
 
 ROOT = Path(__file__).parents[1]
 GENERATED = "---\ngenerated: true\n---\n\n"
-"""Front matter that tells the theme to show no edit link, because a program writes the page."""
+"""Front matter that tells the theme to show no edit link, because the page is generated."""
 
 _REFERENCE_LINK = re.compile(r"\]\(https://surerag\.github\.io/surerag/(reference/[\w.-]+)\.html")
 """A link to a page of the reference, by its address on the site: the repository has no such page. The link

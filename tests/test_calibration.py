@@ -277,9 +277,9 @@ def test_rows_of_another_kind_are_named(other: Any) -> None:
 def test_scores_that_say_nothing_are_warned_of() -> None:
     for rare, common in ((5, 0.0), (0, 0.0)):
         rows = [CalibrationRow(i, common, float(i < rare)) for i in range(200)]
-        with pytest.warns(CalibrationWarning, match=rf"^{rare} of 200 .* \(metrics="):
+        with pytest.warns(CalibrationWarning, match=rf"^only {rare} of 200 .* \(metrics="):
             calibrate_threshold(rows)
-    with pytest.warns(CalibrationWarning, match="0 of 200 questions have a right answer"):
+    with pytest.warns(CalibrationWarning, match="only 0 of 200 questions were answered right"):
         calibrate_abstention([CalibrationRow(i, 0.0) for i in range(200)], max_risk=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

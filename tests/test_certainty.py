@@ -109,7 +109,7 @@ def test_rows_of_two_readers_or_measures_are_refused() -> None:
 def test_a_policy_of_a_first_pass_does_not_judge_answers() -> None:
     policy = calibrate_abstention([CalibrationRow(i / 100, 1.0) for i in range(100)], max_risk=0.2)
     gated = replace(policy, scope={"reader": "toy", "gate": "entropy"})
-    with pytest.raises(ConfigurationError, match="scores of first passes"):
+    with pytest.raises(ConfigurationError, match="by which a method searches"):
         gated.select("Velm", certainty_of(trace(), scope={"reader": "toy"}))
 
 

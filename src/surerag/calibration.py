@@ -58,15 +58,15 @@ _NUISANCE_LEVEL = 0.01
 parameter."""
 _NUISANCE_POINTS = 32
 _PRIOR_DISCORDANT = 0.5
-"""Pseudo-count of discordant questions in the statistic of :func:`paired_p_value`, as a multiple of the loss
-that the bound allows. It avoids tiny variances in small samples. It changes the power of the test, but not
-its level."""
+"""The statistic of :func:`paired_p_value` adds this factor, times the allowed number of lost questions, to
+the number of discordant questions, so that no variance is tiny in a small sample. The factor changes the
+power of the test, but not its level."""
 _FEWEST_RIGHT = 0.05
 _LEVEL_OF_ALL = 0.1
 """Share of the significance level that :func:`calibrate_abstention` spends on one test: whether the share of
 wrong answers is small enough if every question is answered."""
 _ERRORS_AT_FIRST = 1
-"""Number of wrong answers with which the first test of an abstention threshold can still pass."""
+"""Abstention thresholds with so few answers that this number of wrong answers fails the test are skipped."""
 _REMEDIES = {
     "settings": (
         "the two values are hashes of settings: calibrate again, or restore the settings of the calibration, "
@@ -209,7 +209,7 @@ class _Policy:
         """Rebuild a policy from the result of :meth:`to_dict`.
 
         Raises:
-            InputError: If the values are not those of a policy of this class.
+            InputError: If the values do not describe a policy of this class.
         """
         try:
             policy = TypeAdapter(cls).validate_python(values)
@@ -291,7 +291,7 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
     # Few right answers often mean a metric that is too strict: exact match counts whole sentences as wrong.
     if not np.isnan([without, with_]).all() and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
-            f"{right} of {len(rows)} questions have a right answer: look at some answers, and choose a "
+            f"only {right} of {len(rows)} questions were answered right: look at some answers, and choose a "
             'metric that fits them (metrics=["contains"] for answers in sentences)',
             CalibrationWarning,
             stacklevel=3,
@@ -335,11 +335,11 @@ class ThresholdPolicy(_Policy):
         n: Number of questions in the sample.
         rate: Share of the sample's questions for which the method searches (or rewrites).
         loss: Loss of mean score in the sample, compared with always searching (or always rewriting).
-        gain: Gain of mean score in the sample, compared with searching (or rewriting) equally often at
-            random.
+        gain: Gain of mean score in the sample, compared with searching (or rewriting) for as many random
+            questions.
         verdict: ``"holds"`` if the guarantee holds and the gain is significant; ``"no gain shown"`` if the
-            guarantee holds, but searching (or rewriting) at random may be as good; ``"infeasible"`` if no
-            threshold could be certified.
+            guarantee holds, but searching (or rewriting) for random questions may be as good;
+            ``"infeasible"`` if no threshold could be certified.
         needed: For an infeasible calibration, about how many questions are needed; None if more questions
             would not help. For other verdicts, None.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
@@ -387,7 +387,7 @@ def calibrate_threshold(
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
-    """Return the policy that searches (or rewrites) most rarely among those that lose at most ``max_loss``.
+    """Return the policy that searches (or rewrites) least, among policies that lose at most ``max_loss``.
 
     The loss is the loss of mean score compared with always searching (or always rewriting). If no threshold
     can be certified, the policy always searches (or rewrites), and its verdict is ``"infeasible"``.
@@ -397,7 +397,8 @@ def calibrate_threshold(
             like future questions. The defaults need at least 150 questions.
         max_loss: Largest allowed loss of mean score, in (0, 1]; 0.02 is two points.
         confidence: Confidence level of the guarantee, in (0, 1).
-        component: The method that will use the policy, or its scope; the policy refuses any other scope.
+        component: The method that will use the policy, or the method's scope (:func:`scope_of`). Methods with
+            another scope cannot use the policy.
 
     Raises:
         ConfigurationError: If ``max_loss`` or ``confidence`` is out of range.
@@ -405,7 +406,7 @@ def calibrate_threshold(
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If less than 5 % of the questions have a right answer.
+        CalibrationWarning: If less than 5 % of the questions were answered right.
 
     Example:
         >>> rows = [CalibrationRow(i, score_without=i < 300, score_with=True) for i in range(400)]
@@ -514,7 +515,7 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Estimate the gain of mean score over searching (or rewriting) equally often at random."""
+    """Estimate the gain of mean score over searching (or rewriting) for as many random questions."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
@@ -581,15 +582,16 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
         return float(binom.cdf(repaired, discordant, 0.5))
     lowest = float(beta.ppf(slip / 2, discordant, n - discordant + 1)) if discordant else 0.0
     highest = float(beta.ppf(1 - slip / 2, discordant + 1, n - discordant)) if discordant < n else 1.0
-    if highest <= abs(bound):  # loss and gain are at most the share of discordant questions
+    if highest <= abs(bound):  # loss and gain are smaller than the bound if few questions are discordant
         return slip if bound > 0 else 1.0
     shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
     spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # the probability of other outcomes is negligible
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
     # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t, the number d of
-    # discordant questions and the pseudo-count c (``more``). For each d, z grows with t. So an outcome has a
-    # z of at most the sample's z if its t is at most the smaller root of a quadratic equation.
+    # discordant questions and the pseudo-count c (``more``). For each d, z grows with t, and the sample's z
+    # is negative. So z(t, d) is at most the sample's z if t is at most the smaller of the two t for which
+    # z(t, d)² is the square of the sample's z.
     more = _PRIOR_DISCORDANT * abs(expected)
     z_squared = (difference - expected) ** 2 / max(discordant + more - difference * difference / n, 1e-9)
     stretch = 1 + z_squared / n
@@ -645,10 +647,10 @@ def grouped_betting_p_value(
 ) -> float:
     """Return a p-value of the hypothesis that the mean of grouped losses is ``bound`` or more, by betting.
 
-    The test of :func:`betting_p_value` gets one value for each group: the sum over the group of the losses
-    minus ``bound``. The p-value is valid if the groups are independent; losses inside a group may depend on
-    each other in any way. If there is only one group, its losses are treated as independent. For the other
-    arguments see :func:`betting_p_value`.
+    The test of :func:`betting_p_value` gets one value for each group: the sum of loss - ``bound`` over the
+    losses of the group, divided by the size of the largest group. The p-value is valid if the groups are
+    independent; losses inside a group may depend on each other in any way. If there is only one group, its
+    losses are treated as independent. For the other arguments see :func:`betting_p_value`.
 
     Example:
         >>> alone, alike = np.zeros(250), np.zeros(250)
@@ -697,8 +699,8 @@ class AbstentionPolicy(_Policy):
         coverage: Share of the sample's questions whose answer is shown.
         risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
         knots: Ascending uncertainties for which ``probabilities`` has the probability of a right answer;
-            between them, the probability is interpolated. Empty if the uncertainty may not separate right
-            from wrong answers, because the confidence interval of ``auroc`` contains 0.5.
+            between them, the probability is interpolated. Empty if the confidence interval of ``auroc``
+            reaches down to 0.5, which is chance.
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
         auroc: AUROC of the uncertainty as a detector of wrong answers, among the non-empty answers of the
             sample; None if all of them are right or all are wrong.
@@ -735,7 +737,7 @@ class AbstentionPolicy(_Policy):
             abstention: Text to return in place of a withheld answer.
 
         Raises:
-            ConfigurationError: If the certainty comes from another reader or other settings.
+            ConfigurationError: If the certainty's reader or settings differ from the calibration's.
         """
         check_abstention(abstention)
         if isinstance(uncertainty, Certainty):
@@ -757,17 +759,18 @@ class AbstentionPolicy(_Policy):
         return float(np.interp(uncertainty, self.knots, self.probabilities)) if self.knots else None
 
     def assess(self, certainty: Certainty) -> Certainty:
-        """Return a copy of a certainty with the probability that the answer is right.
+        """Return a copy of a certainty, with the probability that the answer is right.
 
-        The copy uses the measure of the calibration. If there is no probability, its ``reason`` says why.
+        The copy has the calibration's measure. If the copy has no probability, its ``reason`` says why.
 
         Raises:
-            ConfigurationError: If the certainty comes from another reader or other settings.
+            ConfigurationError: If the certainty's reader or settings differ from the calibration's.
         """
         self.check(certainty)
         if "gate" in self.scope and "measure" not in self.scope:
             raise ConfigurationError(
-                "the policy was calibrated with scores of first passes, not with the certainty of answers",
+                "the policy was calibrated with the uncertainty by which a method searches or rewrites, and "
+                "not with the certainty of final answers",
                 hint="calibrate with rows of CalibrationRow.of(certainty, score)",
             )
         if not certainty.uncertainties:
@@ -788,7 +791,7 @@ class AbstentionPolicy(_Policy):
         if self.knots:
             return ""
         if self.auroc is None:
-            return "the value of certainty is not known"
+            return "it is not known whether certainty predicts wrong answers"
         return indication_text(self.auroc, self.auroc.n)
 
     @property
@@ -814,20 +817,20 @@ def calibrate_abstention(
     confidence: float = 0.95,
     component: Any = None,
 ) -> AbstentionPolicy:
-    """Return the policy that shows the most answers with a share of wrong answers of at most ``max_risk``.
+    """Return the policy that shows the most answers, of which at most a share of ``max_risk`` may be wrong.
 
     The policy works with any pipeline. The threshold comes from Learn then Test with a fixed sequence: the
     uncertainties of the sample are tested as thresholds, in ascending order, each with a binomial test at
     90 % of the significance level, until a test fails. (Geifman & El-Yaniv, NeurIPS 2017, split the level
-    among the thresholds.) The smallest thresholds are skipped if, with their few answers, one wrong answer
-    would fail the test. The other 10 % of the level are spent on one test of the policy that shows all
-    answers. The level is exact if the share of wrong answers grows with uncertainty; ``python -m
-    studies.levels`` simulates other cases.
+    among the thresholds.) A threshold is skipped if it would show so few answers that a single wrong answer
+    fails the test. The other 10 % of the level are spent on one test of the policy that shows all answers.
+    The level is exact if the share of wrong answers grows with uncertainty; ``python -m studies.levels``
+    simulates other cases.
 
     The probability that an answer is right comes from an isotonic regression. If the regression predicts
     held-out folds badly, its probabilities are shrunk towards the share of right answers. Folds keep the rows
-    of a group together. The policy gives no probabilities if the confidence interval of the AUROC contains
-    0.5, because then the uncertainty may not separate right from wrong answers.
+    of a group together. The policy gives no probabilities if the confidence interval of the AUROC reaches
+    down to 0.5, because this is the AUROC of chance.
 
     Args:
         rows: Rows with ``uncertainty`` and ``score_without`` of the answer, for example from
@@ -835,7 +838,7 @@ def calibrate_abstention(
             more counts as right.
         max_risk: Largest allowed share of wrong answers among the shown answers, in (0, 1).
         confidence: Confidence level of the guarantee, in (0, 1).
-        component: The method that will use the policy, or its scope; None if the rows have a scope.
+        component: The method that will use the policy, or the method's scope; None if the rows have a scope.
 
     Raises:
         ConfigurationError: If ``max_risk`` or ``confidence`` is out of range.
@@ -900,7 +903,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return ``knots`` and ``probabilities`` of a policy; both are empty if the AUROC may be 0.5."""
+    """Return ``knots`` and ``probabilities`` of a policy; empty if the AUROC may be 0.5 (chance)."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())

@@ -68,7 +68,7 @@ class Certainty:
         tokens: Number of tokens of the answer.
         is_cut: Whether the answer was truncated at its maximum length or withheld in part.
         probability: Probability that the answer is right, in [0, 1]. None without an abstention policy, or
-            if the policy's calibration found that uncertainty does not separate right from wrong answers.
+            if the policy gives no probability; then ``reason`` says why.
         reason: Why the measure or the probability is missing; empty if nothing is missing.
         scope: Name of the ``reader`` that answered, and a hash of its ``settings``, if they are known. A
             calibration is valid only for answers with the same scope.
@@ -96,7 +96,7 @@ class Certainty:
         return None if self.interval is None else math.fsum(self.interval) / 2
 
     def by(self, measure: str) -> Self:
-        """Return a copy with another measure; if the answer was not measured by it, ``reason`` says so."""
+        """Return a copy with another measure; if the answer lacks this measure, ``reason`` says so."""
         missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
         return replace(self, measure=measure, probability=None, reason=missing)
 

@@ -135,7 +135,9 @@ def test_a_forgotten_column_of_right_answers_is_named_before_anything_is_asked(
         output = run(*sheet[:-1], "question=Frage,references=Antwort", "--run", "second.db")
     assert "has a right answer" not in output
     (folder / "sheet.csv").write_text("question,answer\nWhere was P1 born?,Orun\nWhere was P2 born?,\n")
-    assert "not scored: 1 question." in run(*sheet[:-2], "--run", "third.db")
+    assert "1 question without a right answer in sheet.csv is not scored." in run(
+        *sheet[:-2], "--run", "third.db"
+    )
 
 
 @pytest.mark.parametrize("command", ["compare", "evaluate", "train-rewriter"])

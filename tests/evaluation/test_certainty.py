@@ -178,7 +178,11 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
         and "its interval contains 0.5" in useless
     )
     assert "Ignore its certainty" in backwards
-    assert perfect == "All 300 answers of perfect are right, so the value of certainty is not known."
+    assert (
+        perfect
+        == "All 300 answers of perfect are right, so it is not known whether certainty predicts wrong "
+        "answers."
+    )
     assert surest_answers(run, "silent") is None
     found = certainties(run, surest_answers_by_system(run), "perfect", names)
     assert (
@@ -215,7 +219,7 @@ def test_one_is_written_in_the_singular(tmp_path: Path) -> None:
     run = evaluate({"a": answer, "b": answer}, [("Is it?", "yes")])
     write_report(run, tmp_path / "page.html")
     texts = [*findings(run), notes(run), forecast(run, 1), (tmp_path / "page.html").read_text("utf-8")]
-    assert "The only answer of a is right, so the value of certainty is not known." in texts
+    assert "The only answer of a is right, so it is not known whether certainty predicts" in " ".join(texts)
     nouns = "questions|answers|passages|tokens|files|calls|systems"
     assert [found for text in texts for found in re.findall(rf"\b1 (?:{nouns})\b", text)] == []
 
@@ -307,14 +311,19 @@ def test_the_legend_of_a_table_is_as_wide_as_the_terminal_and_says_how_many_answ
 def test_a_time_is_stated_only_if_the_difference_is_no_chance() -> None:
     run = evaluate({"a": lambda q: "x", "b": lambda q: "x"}, [(str(number), "x") for number in range(8)])
     assert "time" not in " ".join(findings(run))  # two functions that take microseconds
-    for factor, text in ((1.05, []), (2.0, ["It takes 100 % more time."])):
+    for factor, text in ((1.05, []), (2.0, ["b takes 100 % more time."])):
         times = {key: [1.0, 0.2, 3.0, 0.5][place % 4] for place, key in enumerate(run.values("a", "errors"))}
         run._values["a", "seconds"] = times
         run._values["b", "seconds"] = {
             key: factor * value + [0.4, -0.1, -0.9, 0.5][place % 4] * (factor < 2)
             for place, (key, value) in enumerate(times.items())
         }
-        assert re.findall("It takes.*", findings(run)[1]) == text
+        assert re.findall("b takes.*", findings(run)[1]) == text
+    unscored = evaluate({"a": lambda q: "x", "b": lambda q: "x"}, list("12345678"))
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        keys = enumerate(unscored.values(name, "errors"))
+        unscored._values[name, "seconds"] = {key: factor * (1 + place % 4) for place, key in keys}
+    assert "Compared with a, b takes 100 % more time." in findings(unscored)
 
 
 def plain_with(n: int, **rights: Callable[[int], bool]) -> EvaluationRun:
@@ -345,7 +354,9 @@ def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
     assert first.startswith(
         "Use 4 passages in place of 10: the share of right answers falls by less than 2 points (+0.1 ["
     )
-    assert "59 % fewer tokens and as many calls." in first  # the times differ by chance
+    assert (
+        "Plain RAG with 4 passages takes 59 % fewer tokens and as many calls." in first
+    )  # the times differ by chance
     assert second.startswith("With 2 passages, fewer answers are right than with 10: -13.3 [")
     [sentence] = numbers_of_passages(run, 0.5)
     assert sentence.startswith("Use 2 passages in place of 10")

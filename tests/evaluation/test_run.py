@@ -218,7 +218,7 @@ def test_a_second_process_is_refused_while_one_asks(tmp_path: Path) -> None:
         evaluate({"echo": waits}, QUESTIONS, path)
         os._exit(0)
     os.read(reading, 1)
-    with pytest.raises(StorageError, match="another process is asking echo"):
+    with pytest.raises(StorageError, match="another process is adding answers of echo"):
         evaluate({"echo": waits}, QUESTIONS, path)
     evaluate({"wrong": wrong}, QUESTIONS, path).close()
     os.kill(child, signal.SIGKILL)

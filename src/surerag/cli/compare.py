@@ -201,7 +201,8 @@ def _check_references(items: Sequence[Question], path: Path, require: Sequence[s
                     f"requirement on a cost, such as tokens, in place of {measure}",
                 )
     elif without:
-        show_note(f"without a right answer in {path}, and not scored: {counted(without, 'question')}")
+        verb = "is" if without == 1 else "are"
+        show_note(f"{counted(without, 'question')} without a right answer in {path} {verb} not scored")
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:
@@ -212,7 +213,7 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the options of systems: for the demo's model, its trained prompt; for other models, none."""
+    """Return the options of systems: for the demo's model, the prompt of its training; for others, none."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

@@ -44,7 +44,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto")
     with step("Trying the model as a judge on ten pairs of statements"):
         judges, result = try_judge(reader)
     show(result)
-    table = Table("Method", "Runs", "How it runs, or the error")
+    table = Table("Method", "Runs", "How the method runs, or error")
     verdicts = check_methods(reader, judges=judges)
     for name, (runs, text) in verdicts.items():
         table.add_row(name, "yes" if runs else "no", printable(text))

@@ -56,8 +56,6 @@ Model = Annotated[
 Documents = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Folder of documents to retrieve from.")
 ]
-
-
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
     typer.Option(
@@ -65,7 +63,6 @@ Dtype = Annotated[
         "is bfloat16 if the stored weights have 16 bits and the CPU supports bfloat16, else float32."
     ),
 ]
-
 Language = Annotated[
     str,
     typer.Option(
@@ -163,8 +160,6 @@ DEMO = "demo"
 CONNECT_SECONDS = 5.0
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-
-
 LIKELY = 200
 """Maximum number of passages that a dry run encodes for each question."""
 WITHOUT_CHOICE = 2_000
@@ -201,7 +196,8 @@ def load_reader(
     if model is None:
         raise ConfigurationError(
             "expected the name of a model, got none",
-            hint="pass --model NAME with --base-url URL, --model with a local model, or --model demo",
+            hint="for a server, pass --base-url URL and --model NAME; for a local model, pass its folder or "
+            "Hugging Face id: --model ID; for the demo's small model, pass --model demo",
         )
     from surerag import OpenAIReader, TransformersReader
 
@@ -238,7 +234,7 @@ def check_server(base_url: str) -> None:
         ) from None
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
-        return  # the client reports what is wrong with the address, or uses a proxy
+        return  # without a host, the client raises an error; with a proxy, only the proxy can connect
     try:
         socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
@@ -297,8 +293,8 @@ def load_corpus(
     Args:
         folder: The folder.
         language: ISO 639 code of the documents' language.
-        dry_run_of: The questions of a dry run. If many passages have no stored vector, only the passages that
-            have the most words in common with these questions are encoded. Empty for all passages.
+        dry_run_of: The questions of a dry run; empty for a complete run. If many passages have no stored
+            vector, a dry run encodes only the passages that have the most words in common with a question.
         summarize: Whether to index summaries of the documents.
     """
     loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
@@ -336,7 +332,7 @@ def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return the passages that, for a question, are among the ``LIKELY`` with the most words in common."""
+    """Return, for each question, the ``LIKELY`` passages with the most of its words; each passage once."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

@@ -94,7 +94,7 @@ def evaluate(
             questions or settings.
         InputError: If there are no questions.
         ServiceError: If every system fails on :data:`FAILURES` questions in a row.
-        StorageError: If the file cannot be written, or another process is asking the same systems for it.
+        StorageError: If the file cannot be written, or another process is adding answers to it.
 
     Example:
         >>> from surerag.evaluation import summarize
@@ -255,7 +255,7 @@ def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(system.encode()))
             except OSError:
                 raise StorageError(
-                    f"another process is asking {system} for the run {path}",
+                    f"another process is adding answers of {system} to the run {path}",
                     hint="wait until the other process ends, or write to another file",
                 ) from None
         try:

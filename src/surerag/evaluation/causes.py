@@ -42,7 +42,9 @@ def documents_with_references(
         [('ada.md',), ()]
     """
     sources_by_key: dict[str, dict[str, None]] = {}
-    candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # keys: longest word, as it is rare
+    candidates: dict[
+        str, list[tuple[int, list[str], str]]
+    ] = {}  # by a reference's longest word, which is rare
     for question in questions:
         for words in _words_of_references(question):
             sources_by_key.setdefault(question.key, {})
@@ -145,10 +147,10 @@ class Causes:
         """Return the place where the reference of a wrong answer occurs.
 
         Returns:
-            ``"shown"`` if a passage in the prompt contains the reference, ``"elsewhere"`` if another document
-            contains it, or ``"nowhere"``. If the documents were not searched, ``"nowhere"`` counts as
-            ``"elsewhere"``. None for a right or failed answer, for a reference that is only yes, no, a letter
-            or an abstention, and for a system that reports no passages.
+            ``"shown"`` if a passage in the prompt contains the reference. Otherwise, ``"elsewhere"`` if a
+            document contains the reference, or if the documents were not searched; else ``"nowhere"``. None
+            for a right or failed answer, for a reference that is only yes, no, a letter or an abstention, and
+            for a system that reports no passages.
         """
         return self._places[row.system, row.question.key]
 
@@ -181,9 +183,9 @@ _REMEDIES: dict[Place, tuple[str, str]] = {
     "elsewhere": ("the retriever", "is in a passage that the model was not shown"),
     "nowhere": ("the documents", "is in no document"),
 }
-"""For each place of a reference: the part of the pipeline to improve, and a description of the place."""
+"""By result of :meth:`Causes.place`: what to improve, and words that follow "the reference answer"."""
 _NOT_SEARCHED = ("the retriever or the documents", "is in no passage that the model was shown")
-"""The entry of ``_REMEDIES`` for ``"elsewhere"`` if the documents were not searched."""
+"""Replaces ``_REMEDIES["elsewhere"]`` if the documents were not searched for reference answers."""
 _CHI_SQUARED_LIMIT = 3.84
 """Critical value of McNemar's test (5 %) for the squared difference of two counts, divided by their sum."""
 

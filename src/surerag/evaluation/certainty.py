@@ -16,7 +16,7 @@ from surerag.measures.certainty import Indication, indication
 from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
 
 SHARES = (0.5, 0.7, 0.9)
-"""Shares of the most certain answers for which a report states the share of right answers."""
+"""A report states how many of the most certain 50, 70 and 90 % of the answers are right."""
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
@@ -132,8 +132,8 @@ def _right_among(
 ) -> Estimate:
     """Return the share of right answers among the first ``count`` answers, which are the most certain.
 
-    The last of these answers may be as uncertain as some answers after it, so that their order is arbitrary.
-    Then each answer with this uncertainty counts as the mean of all answers with this uncertainty.
+    If later answers are exactly as uncertain as the last of the ``count`` answers, their order is arbitrary.
+    So each answer with this uncertainty counts as the mean of all answers with this uncertainty.
     """
     values = right[:count].astype(np.float64)
     first, end = (

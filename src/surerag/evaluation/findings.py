@@ -74,7 +74,7 @@ def findings(
 
 
 def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the name of each system in sentences: its label, or a name such as "L-RAG (lazy@0.8)"."""
+    """Return, for each system, the name that sentences use: a label, or a name such as "L-RAG (lazy@0.8)"."""
     labels = {system: _with_method(run, system) for system in run.systems} | dict(labels or {})
     return {system: printable(labels[system]) for system in run.systems}
 
@@ -105,8 +105,12 @@ def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
         one = compared.get(system)
-        difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names, margin)
-        sentences.append(f"{difference} {_costs(run, system, baseline)}".strip())
+        costs = _costs(run, system, baseline, names[system])
+        if one is not None:
+            difference = _difference(run, run.measures[0], one, baseline, names, margin)
+            sentences.append(f"{difference} {costs}".strip())
+        elif costs:
+            sentences.append(f"Compared with {names[baseline]}, {costs}")
     return list(filter(None, sentences))
 
 
@@ -154,7 +158,7 @@ def causes(run: Run, why: Causes, baseline: str, names: Mapping[str, str]) -> li
         verb, its = ("reports", "its") if len(unknown) == 1 else ("report", "their")
         sentences.append(
             f"{_as_list(unknown)} {verb} no passages, so the causes of {its} wrong answers are not known. To "
-            "learn them, return a mapping with 'answer' and 'contexts' from the system (docs/compare.md)."
+            "learn the causes, return a mapping with 'answer' and 'contexts' (docs/compare.md)."
         )
     return list(filter(None, sentences))
 
@@ -185,9 +189,10 @@ _CERTAINTY_TELLS = {
     "nothing": "Certainty does not clearly predict wrong answers (the AUROC's interval contains 0.5) for",
     "the opposite": "The model is surer of wrong answers than of right answers (ignore its certainty) for",
     "too few answers": "There are too few answers to see whether certainty predicts wrong answers for",
-    "not known": "The value of certainty is not known, because all answers are right or all are wrong, for",
+    "not known": "Because all answers are right or all are wrong, it is not known whether certainty predicts "
+    "wrong answers for",
 }
-"""Beginnings of sentences about certainty, by ``SurestAnswers.tells``; names of systems follow."""
+"""For each value of ``SurestAnswers.tells``, the words before the names of systems in a sentence."""
 
 
 def _as_list(texts: Sequence[str]) -> str:
@@ -199,7 +204,7 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
     if surest.auroc is None:
         right = "right" if surest.right[1].value == 1 else "wrong"
         which = f"All {surest.n:,} answers of {name} are" if surest.n > 1 else f"The only answer of {name} is"
-        return f"{which} {right}, so the value of certainty is not known."
+        return f"{which} {right}, so it is not known whether certainty predicts wrong answers."
     text = indication_text(surest.auroc, surest.n, name)
     text = f"{text[0].upper()}{text[1:]}."
     if surest.tells == "wrong answers":
@@ -229,9 +234,10 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     sentences = []
     if least is not most and least.difference is not None:
         evidence = f"{_points(least.difference)}, {counted(least.difference.n, 'question')}"
+        few = counted(least.passages, "passage")
         sentences.append(
-            f"Use {counted(least.passages, 'passage')} in place of {most.passages}: the share of right "
-            f"answers falls by less than {points} ({evidence}). {_costs(run, least.system, most.system)}"
+            f"Use {few} in place of {most.passages}: the share of right answers falls by less than {points} "
+            f"({evidence}). {_costs(run, least.system, most.system, f'Plain RAG with {few}')}"
         )
     too_few = next((count for count in counts if not count.within_margin), None)
     if too_few is None or too_few.difference is None:
@@ -247,7 +253,7 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
         text = f"With {few}, fewer answers are right than with {most.passages}: {points}, {evidence}."
     elif (needed := questions_to_exclude(difference, margin)) is not None:
         many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
-        text += f" If both are equally good, {many} questions are needed to show it."
+        text += f" If both numbers are equally good, {many} questions are needed to show it."
     return [*sentences, text]
 
 
@@ -313,14 +319,14 @@ _WORTH_MORE = (
     "helps the model less",
     "helps the model more",
 )
-"""Wording of recommendations. The three texts say why the best system is recommended, what other systems do
-if all are worse, and what the data do not show of any other system."""
+"""Words of recommendations. The three texts follow "Use A:", "every other system", and "the data do not show
+that another system"."""
 
 
 def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
     """Return whether a system is cheaper than the baseline, and loses less than ``margin``.
 
-    It is cheaper if it saves 10 % of a cost, and takes at most 10 % more of each other cost. Costs are
+    A system is cheaper if it saves 10 % of a cost, and takes at most 10 % more of each other cost. Costs are
     searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``, the number
     of compared systems (Bonferroni).
     """
@@ -388,10 +394,10 @@ def _no_difference(difference: Estimate, margin: float | None) -> str:
     most = max(-difference.interval.lower, difference.interval.upper)
     if most < margin:
         return f"Both are equally good, within {100 * margin:g} points."
-    return f"Both are equally good on these questions, but may still differ by {100 * most:.0f} points."
+    return f"Both are equally good here, but may differ by {100 * most:.0f} points on other questions."
 
 
-def _costs(run: Run, system: str, baseline: str) -> str:
+def _costs(run: Run, system: str, baseline: str, name: str) -> str:
     parts = []
     units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
     for cost, unit, less in units:
@@ -405,12 +411,10 @@ def _costs(run: Run, system: str, baseline: str) -> str:
         else:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
     share, of_baseline = search_share(run, system), search_share(run, baseline)
-    text = f"It takes {_as_list(parts)}" if parts else ""
+    predicates = [f"takes {_as_list(parts)}"] if parts else []
     if share is not None and share != of_baseline:
-        text = f"It calls the retriever for {100 * share:.0f} % of the questions" + (
-            f", and t{text[4:]}" if text else ""
-        )
-    return f"{text}." if text else ""
+        predicates.insert(0, f"calls the retriever for {100 * share:.0f} % of the questions")
+    return f"{name} {', and '.join(predicates)}." if predicates else ""
 
 
 def _time_differs(run: Run, system: str, baseline: str) -> bool:

@@ -108,10 +108,10 @@ class Requirement:
         """Check that the requirement fits a run with these systems, measures and scores.
 
         Raises:
-            ConfigurationError: If a measure or system is unknown, or the sign points in the wrong direction.
-                Or if the measure is unbounded, such as a cost, and the requirement has neither a share of
-                questions ("in 90 % of questions") nor a cap ("capped at 8000"). Or if the measure is bounded,
-                and the requirement has a share or a cap.
+            ConfigurationError: If a measure or system is unknown. If the sign is >= for a cost or for errors,
+                or <= for a metric. If the measure is unbounded, such as a cost, and the requirement has
+                neither a share of questions ("in 90 % of questions") nor a cap ("capped at 8000"). If the
+                measure is bounded, and the requirement has a share or a cap.
         """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
@@ -133,11 +133,7 @@ class Requirement:
         self._check_form(is_bounded)
 
     def _check_form(self, is_bounded: bool) -> None:
-        """Check the share of questions and the cap.
-
-        If the measure is unbounded, such as a cost, the requirement must name a share of questions or a cap.
-        If the measure is bounded, the requirement must name neither.
-        """
+        """Check that only an unbounded measure has a share of questions or a cap, and has one of them."""
         has_bound = self.share is not None or self.cap is not None
         if is_bounded and has_bound:
             raise ConfigurationError(
@@ -231,7 +227,7 @@ def test_for(
 ) -> tuple[MeanTest, float]:
     """Return a test of a mean, and the value with which the requirement compares the mean.
 
-    For a requirement with a share of questions, the mean is the share of questions that meet the requirement.
+    If the requirement ends in "in 90 % of questions", the mean is the share of questions that meet it.
 
     Args:
         requirement: The requirement.
@@ -258,8 +254,8 @@ class MeanTest:
 
     Attributes:
         mean: Mean of the sample.
-        shows_above: Function that returns the p-value of the hypothesis that the mean is at most a value.
-        shows_below: Function that returns the p-value of the hypothesis that the mean is at least a value.
+        shows_above: Function from a value to a p-value; if the p-value is small, the mean is above the value.
+        shows_below: Function from a value to a p-value; if the p-value is small, the mean is below the value.
         low: Smallest possible mean.
         high: Largest possible mean.
     """

@@ -17,15 +17,15 @@ _PLAIN = re.compile(r"plain(@\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class PassageCount:
-    """A plain RAG system, compared with the plain RAG system that has the most passages.
+    """The comparison of a plain RAG system with the plain RAG system that has the most passages.
 
     Attributes:
         system: Name of the system.
         passages: Largest number of passages in a prompt of the system.
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
-        within_margin: Whether this system, and each system with more passages, has a mean score that is worse
-            by less than the margin: the whole interval of the difference is above minus the margin.
+        within_margin: Whether the whole interval of the difference is above minus the margin, for this system
+            and for each system with more passages.
     """
 
     system: str

@@ -161,12 +161,9 @@ def needs_summaries(name: str) -> bool:
 
 _CANDIDATES_PER_PASSAGE = 3
 """Number of candidates that ``selected`` retrieves for each passage in the prompt."""
-
-
 _NUMBER = re.compile(r"-?([0-9]+(\.[0-9]+)?(e-?[0-9]+)?|inf)")
-
 _MAX_PASSAGES = 10_000
-"""Largest number of passages in a name such as ``plain@4``; a larger number is a typing error."""
+"""Largest number of passages in a name such as ``plain@4``; a larger number is refused as a typo."""
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
@@ -311,7 +308,7 @@ def _select(
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
-    # If the answer of a cluster was replaced by its passages, the cluster has no candidate.
+    # Passages that replaced the unusable answer of a cluster are not candidates for the final answer.
     candidates = format_passages(item.text for item in answered.passages if SENTENCES_KEY in item.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The limit also allows for the reasons, which the model writes before the answer.

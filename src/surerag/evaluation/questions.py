@@ -111,7 +111,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
     A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). The
-    header of a table is searched among the first ten rows: it is the first row with a column of questions.
+    header of a table is the first row with a column of questions; it must be one of the first ten rows.
     Rows above the header are skipped. Of an Excel workbook, only the first sheet that has a header is read.
     The case of column names is ignored, unless two columns differ only in case. A cell may contain several
     answers, as a JSON list or separated by line breaks, ``|`` or ``;``.
@@ -127,8 +127,8 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
         MissingExtraError: If pyarrow or openpyxl is needed and not installed.
 
     Warns:
-        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, sheets of a
-            workbook were ignored, or columns are not used and there are no reference answers.
+        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, or sheets of a
+            workbook were ignored. If there are no reference answers, but unused columns may contain them.
     """
     path = Path(path)
     names = _columns_by_field(columns or {})

@@ -155,7 +155,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
-        # An interval is below its value, so that a table of four systems is at most 80 characters wide.
+        # Each interval is in the line below its value: then four systems need at most 80 characters a line.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
     # A caption of the table would be as narrow as the table.
@@ -176,7 +176,8 @@ def notes(run: Run) -> str:
             "systems (Holm's method). We call a system better or worse only if p is below 0.05."
         )
     if without := sum(not question.references for question in questions):
-        text += f" Without a reference answer, and not scored: {counted(without, 'question')}."
+        verb = "is" if without == 1 else "are"
+        text += f" {counted(without, 'question')} without a reference answer {verb} not scored."
     groups = Counter(question.group for question in questions if question.group)
     if len(groups) > 1 and (together := sum(n for n in groups.values() if n > 1)):
         text += (
@@ -287,7 +288,7 @@ def write_report(
             shown.
         verdicts: Verdicts on requirements that the page shows.
         title: Title of the page; empty means the names of the systems and the number of questions.
-        labels: Names that replace the systems' names in the sentences.
+        labels: Names that replace the systems' names in the findings.
         margin: Acceptable loss of the mean score, such as 0.02.
 
     Raises:
@@ -376,7 +377,7 @@ def _certainty_section(
     )
     used = dict.fromkeys(row.scope.get("measure", "") for of in answers_of.values() for _, row in of)
     measures = " or ".join(_MEASURES.get(measure, measure) for measure in filter(None, used))
-    note = f"Certainty is measured by {measures}. This needs no further call and no further token."
+    note = f"Certainty is measured by {measures}. The measurement needs no further call or token."
     if not surest_of:
         return f"{section}{lists}<p><small>{_html(note)}</small></p>"
     note += (
@@ -386,7 +387,8 @@ def _certainty_section(
         "all answers."
     )
     if unmeasured := sum(surest.unmeasured for surest in surest_of.values()):
-        note += f" Left out, because they have no log-probabilities: {counted(unmeasured, 'answer')}."
+        verb = "is" if unmeasured == 1 else "are"
+        note += f" {counted(unmeasured, 'answer')} without log-probabilities {verb} left out."
     table = _table("system", certainty_columns(surest_of))
     curves = f'<div class="charts">{certainty_charts(surest_of)}</div>'
     return f"{section}{table}<p><small>{_html(note)}</small></p>{curves}{lists}"

@@ -86,8 +86,8 @@ class Row:
         question: The question.
         answer: The answer; None if the system failed.
         error: Class and message of the error; empty if there is an answer.
-        seconds: Wall time of the question. If several questions were asked at the same time, it is their wall
-            time divided by their number; None if the process ended before all of them were answered.
+        seconds: Wall time of the question. If several questions were asked at the same time, the wall time of
+            all these questions, divided by their number; None if the process ended before all were answered.
         at_a_time: Number of questions that were asked at the same time.
     """
 
@@ -454,7 +454,7 @@ class Run:
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
         stored_keys = {key for (key,) in self._select("SELECT key FROM questions")}
-        # A subset or superset of the stored questions belongs to the same run: a trial before the whole run.
+        # A subset or superset of the stored questions uses the same run: users try a few questions first.
         other = not keys >= before and not keys <= stored_keys
         if on_change == "refuse" and (changed or other):
             what = (

@@ -171,7 +171,7 @@ def questions_to_show(
     Args:
         first: First value of each pair, shape [n].
         second: Second value of each pair, shape [n].
-        groups: Group of each pair, shape [n]; more pairs are assumed to have similar groups.
+        groups: Group of each pair, shape [n]; further pairs are assumed to be grouped in the same way.
         tests: Number of systems that are compared with the baseline.
 
     Returns:

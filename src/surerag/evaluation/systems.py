@@ -74,9 +74,9 @@ class System:
 def as_system(name: str, target: Any) -> System:
     """Return a ``System`` for a component, a query engine, a runnable, a function or a coroutine function.
 
-    Its settings are the target's ``to_dict()`` if it has this method, so that a run notices a change. For a
-    function, they are the code and the numbers and texts in its closure. For another object, they are only
-    the type; if such an object changes, use another name.
+    If the target has a method ``to_dict()``, the result is the system's settings, so that a run notices a
+    change. The settings of a function are its code, and the numbers and texts in its closure and defaults.
+    The settings of another object are only its type: if the object changes, use another name.
 
     Raises:
         ConfigurationError: If the target cannot answer questions.
@@ -206,7 +206,7 @@ def _certainty(value: Any) -> Certainty | None:
         if isinstance(certainty, Certainty):
             return certainty
         if isinstance(certainty, Mapping):
-            with suppress(InputError):  # the mapping may be of another library and only have the same name
+            with suppress(InputError):  # another library may use the key ``certainty`` for something else
                 return Certainty.from_dict(certainty)
     return None
 

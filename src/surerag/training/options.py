@@ -40,15 +40,15 @@ class RewriterTraining(Options):
     """Maximum number of pairs of rewrites for each query; pairs with the most different rewards are used."""
     reward: Reward = "uncertainty"
     """The reward of a rewrite (appendix B). ``"uncertainty"``: a low perplexity of the reader's answer
-    (DynQR). ``"answer"``: a right answer of the reader (RRR); needs references. ``"documents"``: a retrieved
-    document that contains a right answer (RetPO); needs references. ``"relevance"``: documents that are
-    similar to the query (RaFe); needs an encoder."""
+    (DynQR). ``"answer"``: a right answer of the reader (Rewrite-Retrieve-Read); needs references.
+    ``"documents"``: a retrieved document that contains a right answer (RetPO); needs references.
+    ``"relevance"``: documents that are similar to the query (RaFe); needs an encoder."""
     top_n: int | None = Field(None, ge=1)
     """Maximum number of retrieved passages in a prompt; None means all that the retriever returns."""
     lora_rank: int | None = Field(16, ge=1)
     """Rank of the LoRA adapters, which are merged into the model at the end; None trains all weights."""
     distil_rate: float = Field(2e-4, gt=0)
-    """Learning rate of distillation. LoRA adapters need about ten times the learning rate of all weights."""
+    """Learning rate of distillation. LoRA adapters need about ten times the rate of training all weights."""
     distil_epochs: int = Field(3, ge=1)
     """Number of epochs of distillation."""
     distil_batch: int | None = Field(None, ge=1)

@@ -65,7 +65,7 @@ class TrainingReport:
     """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the best model; None if no model is better than the original queries.
+        rewriter: Folder of the best model; None if no model's rewrites help.
         stages: Results on the held-out queries; the first entry is for the original queries.
         n_distilled: Number of rewrites that were used for distillation.
         n_preferences: Number of pairs of rewrites that were used for alignment.
@@ -86,7 +86,7 @@ class TrainingReport:
             points = "" if stage.correct_change is None else stage.correct_change.text("+", 100, 1)
             change = "" if stage.change is None else stage.change.text("+")
             rows.append(f"| {stage.name} | {stage.log_perplexity:.3f} | {change} | {right} | {points} |")
-        verdict = f"Use {self.rewriter}." if self.rewriter else "No stage improves on the query as asked."
+        verdict = f"Use {self.rewriter}." if self.rewriter else "No model's rewrites help."
         return "\n".join([*rows, "", f"{self.n_held_out} held-out queries, paired 95 % intervals. {verdict}"])
 
 
@@ -104,8 +104,9 @@ def train_rewriter(
 ) -> TrainingReport:
     """Train a model to rewrite queries: distil a teacher's rewrites, then align the model with the reader.
 
-    Afterwards, the model is compared with the original queries on held-out queries. If a training is
-    interrupted, call this function again with the same arguments: it continues from the files in ``output``.
+    Afterwards, held-out queries are answered with the model's rewrites and as asked, and the answers are
+    compared. If a training is interrupted, call this function again with the same arguments: it continues
+    from the files in ``output``.
 
     Args:
         queries: At least 20 distinct queries; with references, the report counts right answers.

@@ -217,28 +217,25 @@ def _try_own_rewrites(
 
 
 def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the reward "uncertainty" of DynQR: minus the perplexity of the reader's answer."""
+    """Return minus the perplexity of the reader's answer: the reward "uncertainty" (DynQR)."""
     trial = yield from try_query(query, text, options)
     return -trial.uncertainty
 
 
 def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the reward "answer" of RRR: 1 if the reader's answer is right, else 0."""
+    """Return 1 if the reader's answer is right, else 0: the reward "answer" (Rewrite-Retrieve-Read)."""
     trial = yield from try_query(query, text, options)
     return float(bool(trial.correct))
 
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the reward "documents" of RetPO: 1 if a retrieved document contains a right answer, else 0."""
+    """Return 1 if a retrieved document contains a right answer, else 0: the reward "documents" (RetPO)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the reward "relevance" of RaFe: the mean cosine of the retrieved documents and the query.
-
-    The reward is −1 if no document is retrieved.
-    """
+    """Return the mean cosine of documents and query, −1 without documents: the reward "relevance" (RaFe)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0
