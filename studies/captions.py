@@ -449,7 +449,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "calibrated τ: retriever called, share of the questions",
         (
             "share of the questions for which L-RAG calls the retriever with the calibrated τ, measured on "
-            "the half of the paragraphs on which τ was not chosen; mean of 200 random halves; lower is cheaper"
+            "the half of the paragraphs on which τ was not chosen; mean of 200 random halves; lower is "
+            "cheaper"
         ),
     ),
     "chosen_difference": (
