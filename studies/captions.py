@@ -20,7 +20,7 @@ CAPTIONS = {
         "Each row of the table is a measure of uncertainty. The mean of the three greatest entropies and the "
         "perplexity come from the answer itself. For the other measures of the table, we asked the model "
         "again or sampled further answers, which costs calls. There is no evidence that the further calls "
-        "find wrong answers better."
+        "are better at finding wrong answers."
     ),
     "certaintytraces-llama": (
         "The authors of AdaRAGUE (s-nlp/AdaRAGUE) asked Llama-3.1-8B-Instruct five hundred questions of "
@@ -36,15 +36,15 @@ CAPTIONS = {
         "Each row of the table is a limit for the share of wrong answers among the shown answers. "
         "`calibrate_abstention` chose a threshold on a random half of the questions, and we counted wrong "
         "answers on the other half. Each cell of the table is a mean over two hundred random splits of the "
-        "questions into two halves. Questions about the same paragraph were in the same half. The guarantee "
-        "has a confidence of 95 % and concerns all questions of the same kind. The half of the questions on "
-        "which we counted wrong answers is only a sample, and a sample can exceed the limit by chance. At "
-        "the lowest limit, the policy shows almost no answer."
+        "questions into two halves. All questions about the same paragraph went to the same half. The "
+        "guarantee has a confidence of 95 % and concerns all questions of the same kind. The half of the "
+        "questions on which we counted wrong answers is only a sample, and a sample can exceed the limit by "
+        "chance. At the lowest limit, the policy shows almost no answer."
     ),
     "understanding-qwen": (
         "Each row of the table is a score that should be higher for wrong answers. The prompt shows three "
         "passages. The entropy and the log-perplexity need no further call. There is no evidence that "
-        "another score finds plain RAG's wrong answers better."
+        "another score is better at finding wrong answers of plain RAG."
     ),
     "understanding-demo": (
         "Each row of the table is a score that should be higher for wrong answers. With the fine-tuned "
@@ -69,8 +69,8 @@ CAPTIONS = {
     "dense-readers": (
         "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
         "wrong answer than for a right answer (one half is chance). The entropy of plain RAG's answer finds "
-        "wrong answers of both models. DSE finds wrong answers in one case only: Qwen's answers to DENSE's "
-        "own prompt. The questions are from SQuAD 2.0."
+        "wrong answers of both models. DSE finds wrong answers only among Qwen's answers to DENSE's own "
+        "prompt. The questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
         "Each row of the table is a claim of DENSE-RAG's paper, with our result on two hundred questions."
@@ -133,8 +133,8 @@ CAPTIONS = {
         "component. In the row *one call for each passage*, code of the study chooses passages by the same "
         "rule. We measured how likely the reference answer is after the final prompt, which does not require "
         "the model to generate an answer. No cheaper way keeps as many gold passages as the default. The "
-        "reference answer is more likely with the gold passages alone than with EDC². With so few questions, "
-        "there is no evidence of any other difference in the likelihood of the reference answer."
+        "reference answer is more likely with the gold passages alone than with EDC². All other intervals of "
+        "differences in log-probability contain zero, because the questions are few."
     ),
     "compressionpaper-qwen": (
         "Each row of the table is a way to choose passages. With the paper's prompt, EDC² returns most "
@@ -207,14 +207,14 @@ CAPTIONS = {
     ),
     "gates-demo": (
         "Each row of the table is a rule that decides whether to search. L-RAG's default rule searches if "
-        "the entropy is above 0.5, or after an abstention. The default rule gives more right answers than "
-        "searching equally often, but at random. The default rule gives as many right answers as always "
-        "searching."
+        "the entropy is above 0.5, or after an abstention. The default rule gives more right answers than a "
+        "system that calls the retriever for equally many random questions. The default rule gives as many "
+        "right answers as always searching."
     ),
     "gates-demo-seed8": (
         "Each row of the table is a rule that decides whether to search. The sample of questions is smaller "
-        "than in the table above. The data do not show that L-RAG gives more right answers than searching "
-        "equally often, but at random."
+        "than in the table above. The data do not show that L-RAG gives more right answers than a system "
+        "that calls the retriever for equally many random questions."
     ),
     "gates-smollm2": (
         "Each row of the table is a rule that decides whether to search. The original SmolLM2-135M rarely "
@@ -225,14 +225,14 @@ CAPTIONS = {
         "Each row of the table is a rule that decides whether to search. For the row *L-RAG, the component "
         "itself*, we ran the whole component of surerag. For all other rules, we computed the result from "
         "stored answers. The component searches if the entropy is above 0.5, or after an abstention. The "
-        "component gives more right answers than searching equally often, but at random. The component gives "
-        "about as many right answers as always searching."
+        "component gives more right answers than a system that calls the retriever for equally many random "
+        "questions. The component gives about as many right answers as always searching."
     ),
     "lazy-world.Table I": (
         "Each row of the table is a system of the paper's Table I, with the paper's name in brackets. The "
-        "last three columns have the paper's results with Phi-2 on SQuAD 2.0. All other columns have our "
-        "results in the closed world. In the closed world, L-RAG gives as many right answers as always "
-        "searching, with a third fewer searches."
+        "last three columns have the paper's results with Phi-2 on SQuAD 2.0, and the columns before them "
+        "have our results in the closed world. In the closed world, L-RAG gives as many right answers as "
+        "always searching, with a third fewer searches."
     ),
     "lazy-world.Claims": (
         "Each row of the table is a claim, with our result on three hundred questions. The last claim is "
@@ -272,37 +272,39 @@ CAPTIONS = {
         "square error and the mean error of SePer over four hundred random models. For each model, we "
         "computed the true probability of the right answer from all possible answers. Smaller errors are "
         "better. α is the parameter of the Dirichlet distribution from which we drew the probabilities of "
-        "the next token. With a larger α, the random models are more uncertain."
+        "the next token. The larger α is, the more uncertain are the random models."
     ),
     "levels.intervals": (
-        "Each row of the table is a kind of difference between two systems on n questions. Values of 95 % "
-        "or more are as they should be. In small samples, the intervals of costs are too narrow. No other "
-        "interval is clearly too narrow."
+        "Each row of the table is a kind of difference between two systems on n questions. Each value should "
+        "be at least 95 %. In small samples, the intervals of costs are too narrow. No other interval is "
+        "clearly too narrow."
     ),
     "levels.shares": (
         "Each row of the table is a number n of questions, and each column is a true share of right answers. "
-        "A mean of 95 % is as it should be. The intervals contain the true share less often if the true "
-        "share is very close to one."
+        "The mean over all true shares should be at least 95 %. The intervals contain the true share less "
+        "often if the true share is very close to one."
     ),
     "levels.skewed": (
-        "Each row of the table is a distribution of scores or costs on n questions. Values of 95 % or more "
-        "are as they should be. The last row shows why surerag refuses a requirement on a mean cost: costs "
-        "can have rare large values, and then the interval often misses the true mean."
+        "Each row of the table is a distribution of scores or costs on n questions. Each value should be at "
+        "least 95 %. The last row shows why surerag refuses a requirement on a mean cost: costs can have "
+        "rare large values, and then the interval often misses the true mean."
     ),
     "levels.groups": (
-        "Each row of the table is a statistic whose interval we check. Each sample has n questions, and "
-        "each document has five questions. "
-        "Values of 95 % or more are as they should be. For the columns *documents ignored*, we treated all "
-        "questions as independent, and most intervals are too narrow."
+        "Each row of the table is a statistic whose interval we check. Each sample has n questions, and each "
+        "document has five questions. Each value should be at least 95 %. In the columns *questions treated "
+        "as independent*, the interval ignores that questions share documents, and most intervals are too "
+        "narrow."
     ),
     "levels.requirements": (
-        "Each row of the table is a requirement of `surerag compare`, that is, a limit for a score or a "
-        "cost. Each sample has n questions. In the columns *true value at the limit*, the true value equals "
-        "the limit, so at most 5 % of the samples should pass. In the columns *true value better*, the true "
-        "value is clearly better than the limit, so more passed samples are better. With *in 98 % of "
-        "questions*, at least 98 % of the questions must keep the limit. With *capped at 61*, costs above 61 "
-        "count as 61, and the mean must keep the limit. In the last four rows, a simulated cost is usually "
-        "about 1, and rarely 61. At the limit, no requirement passes clearly more often than 5 %."
+        "Each row of the table is a requirement of `surerag compare`, that is, a limit for a score or a cost "
+        "of system *a*, sometimes compared with system *b*. Each sample has n questions. In the columns "
+        "*true value at the limit*, the true value equals the limit, so at most 5 % of the samples should "
+        "pass. In the columns *true value better than the limit*, as many samples as possible should pass. "
+        "If a requirement ends with *in 98 % of questions*, the limit holds for each of at least 98 % of the "
+        "questions. If a requirement ends with *capped at 61*, costs above 61 count as 61, and the limit "
+        "holds for the mean of the capped costs. In the last four rows, the simulated number of tokens is "
+        "usually about 1, and rarely 61. If the true value equals the limit, no requirement passes in "
+        "clearly more than 5 % of the samples."
     ),
     "levels.power": (
         "Each row of the table is a true difference between two systems. The number of questions that "
@@ -318,12 +320,11 @@ CAPTIONS = {
     "levels.thresholds": (
         "The chosen threshold may give at most two points fewer right answers than always searching. Each "
         "row of the table says for how many questions a search repairs a wrong first answer or spoils a "
-        "right first answer. If a search would repair the first answer, the mean uncertainty is higher by "
-        "the given number of standard deviations (σ). If a search would spoil the first answer, the mean "
-        "uncertainty is lower by the same number. Each of 250 samples has 250 questions. Up to 5 % of the "
-        "samples may exceed the limit of two points. A threshold is *certified* if `calibrate_threshold` "
-        "guarantees the limit. Without a certified threshold, L-RAG always searches. A larger share of saved "
-        "searches is better."
+        "right first answer. The mean uncertainty of repaired and of spoiled answers differs from the mean "
+        "uncertainty of unchanged answers by the given number of standard deviations (σ). Each of 250 "
+        "samples has 250 questions. Up to 5 % of the samples may exceed the limit of two points. A threshold "
+        "is *certified* if `calibrate_threshold` guarantees the limit. Without a certified threshold, L-RAG "
+        "always searches. A larger share of saved searches is better."
     ),
 }
 """What stands above a table: what a row is, and what follows from the table."""
@@ -338,8 +339,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "difference": (
         "difference, points",
         (
-            "right answers minus right answers of plain RAG (for L-RAG: of always searching); above zero is "
-            "better"
+            "right answers of the row minus right answers of plain RAG (on the page of L-RAG: minus right "
+            "answers of always searching); above zero is better"
         ),
     ),
     "to_show": (
@@ -358,14 +359,14 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "reference_difference": (
-        "log-probability minus plain RAG's",
+        "log-probability of the reference answer: this row minus plain RAG",
         (
             "how much higher the log-probability of the reference answer is in this row than with plain "
             "RAG, in nats per token"
         ),
     ),
     "reference_ahead": (
-        "EDC²'s log-probability minus this row's",
+        "log-probability of the reference answer: EDC² minus this row",
         (
             "how much higher the log-probability of the reference answer is with EDC² (defaults) than in "
             "this row, in nats per token; above zero, EDC² is better"
@@ -389,8 +390,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "gate_ahead": (
         "gate minus random, points",
         (
-            "right answers of the rule that the row's name quotes (or of L-RAG), minus right answers of the "
-            "row itself, which searches equally often, but at random"
+            "only in rows that search at random: right answers of the gate named in the row (a quoted rule "
+            "or L-RAG), minus right answers of the row's random searches"
         ),
     ),
     "auroc": (
@@ -409,30 +410,33 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "AUROC of the row minus AUROC of the paper's score; above zero is better",
     ),
     "right at 80%": (
-        "calls the retriever for 80 %: right answers, %",
+        "retriever called for 80 % of the questions: right, %",
         (
             "share of right answers if L-RAG calls the retriever for the 80 % of the questions whose first "
             "answers have the highest uncertainty; higher is better"
         ),
     ),
     "right at 70%": (
-        "calls the retriever for 70 %: right answers, %",
-        "share of right answers if L-RAG calls the retriever for 70 % of the questions",
+        "retriever called for 70 % of the questions: right, %",
+        "share of right answers if L-RAG calls the retriever for the 70 % with the highest uncertainty",
     ),
     "right at 60%": (
-        "calls the retriever for 60 %: right answers, %",
-        "share of right answers if L-RAG calls the retriever for 60 % of the questions",
+        "retriever called for 60 % of the questions: right, %",
+        "share of right answers if L-RAG calls the retriever for the 60 % with the highest uncertainty",
     ),
     "60% difference": (
-        "calls the retriever for 60 %: right answers minus always searching's, points",
+        "retriever called for 60 % of the questions: right answers minus always searching, points",
         (
             "right answers of the row minus right answers of always searching; the higher, the better; at "
             "zero, the saved searches cost no right answers"
         ),
     ),
     "60% ahead": (
-        "calls the retriever for 60 %: right answers minus those with the paper's score, points",
-        "right answers of the row minus right answers with the paper's score; above zero is better",
+        "retriever called for 60 % of the questions: right answers minus paper's score, points",
+        (
+            "right answers of the row minus right answers with the paper's score, both if L-RAG calls the "
+            "retriever for 60 % of the questions; above zero is better"
+        ),
     ),
     "chosen_threshold": (
         "calibrated τ",
@@ -444,15 +448,16 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "chosen_searches": (
         "calibrated τ: retriever called, share of the questions",
         (
-            "share of the questions in the other half of the paragraphs for which L-RAG calls the retriever "
-            "with the calibrated τ; mean of 200 random halves; lower is cheaper"
+            "share of the questions for which L-RAG calls the retriever with the calibrated τ, measured on "
+            "the half of the paragraphs on which τ was not chosen; mean of 200 random halves; lower is "
+            "cheaper"
         ),
     ),
     "chosen_difference": (
-        "calibrated τ: right answers minus always searching's, points",
+        "calibrated τ: right answers minus always searching, points",
         (
-            "right answers on the other half with the calibrated τ, minus right answers of always searching; "
-            "mean of 200 random halves"
+            "right answers with the calibrated τ, minus right answers of always searching, measured on "
+            "the half of the paragraphs on which τ was not chosen; mean of 200 random halves"
         ),
     ),
     "surest 50%": (
@@ -475,17 +480,23 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "broken": (
         "limit exceeded, % of 200 random splits",
         (
-            "random splits of the questions into two halves, with more wrong answers among the shown answers "
-            "of the counted half than the limit allows; lower is better"
+            "share of the random splits in which more of the shown answers are wrong than the limit allows, "
+            "counted on the half on which the threshold was not chosen; lower is better"
         ),
     ),
     "r": (
         "Pearson's r",
         "correlation of the measure with the known usefulness of the passages; 1 is perfect",
     ),
-    "gold": ("both gold passages", "mean value of the measure for both gold passages (usefulness 1)"),
-    "half": ("one gold passage", "mean value of the measure for one gold passage (usefulness ½)"),
-    "distractors": ("two distractors", "mean value of the measure for two distractors (usefulness 0)"),
+    "gold": ("both gold passages", "mean value of the measure for both gold passages, whose usefulness is 1"),
+    "half": (
+        "one gold passage",
+        "mean value of the measure for one of two gold passages, whose usefulness is ½",
+    ),
+    "distractors": (
+        "two distractors",
+        "mean value of the measure for two irrelevant passages, whose usefulness is 0",
+    ),
     "hit": ("gold passage found, %", "questions for which the search finds the gold passage"),
     "context_share": ("context kept, %", "share of the passages' text that is left in the last prompt"),
     "fell_back": (
@@ -567,8 +578,8 @@ ROWS = {
     "DSE, the reader judges": "DSE, answers compared by the model",
     "LLM judge": "the model's own rating of the passages (a number from 0 to 10, divided by 10)",
     "hit": "a reference answer occurs in the passages",
-    "difference of right answers": "right answers, with the passages minus without passages",
-    "difference of token F1": "token F1, with the passages minus without passages",
+    "difference of right answers": "right answers with passages minus right answers without passages",
+    "difference of token F1": "token F1 with passages minus token F1 without passages",
     "ΔSePer": "ΔSePer with its defaults (10 samples)",
     "ΔSePer, hard kernel": 'ΔSePer with `kernel="hard"`',
     "ΔSePer, official variant": 'ΔSePer with `variant="official"`',

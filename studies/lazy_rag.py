@@ -292,7 +292,7 @@ def print_modes(modes: Sequence[Mode], standard: Mode) -> None:
     columns = (
         "Mode",
         "right answers, %",
-        "right answers minus those of always search (standard), points",
+        "right answers minus right answers of always search (standard), points",
         "prompt tokens per question",
         "retriever called, % of the questions",
         "paper: right answers, %",

@@ -203,7 +203,7 @@ def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
             f"n = {n}",
             *cells,
             percent(covers.mean()),
-            f"{percent(covers.min())} at a true share of {shares[covers.argmin()]:.3f}",
+            f"{percent(covers.min())} (true share {100 * shares[covers.argmin()]:.1f} %)",
         ]
 
 
@@ -213,13 +213,13 @@ SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     ("scores from 0 to 1, mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
     (
-        "scores of 1, and of 0.5 for 5 % of the questions",
+        "scores; 95 % are 1, and 5 % are 0.5",
         0.975,
         (0, 1),
         lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0),
     ),
     (
-        "scores of 0, and of 0.67 for 3 % of the questions",
+        "scores; 97 % are 0, and 3 % are 0.67",
         0.0201,
         (0, 1),
         lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0),
@@ -227,7 +227,7 @@ SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, in
     ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
     ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
     (
-        "costs of about 1, and of 61 for 2 % of the questions",
+        "costs; 98 % are about 1, and 2 % are 61",
         2.2,
         None,
         lambda g, n: stalls(0.02, 1.0)(g, n)[0],
@@ -385,7 +385,10 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
         return uncertainty, without.astype(float), with_.astype(float)
 
     for repairs, spoils, informs, grouped in THRESHOLDS:
-        higher = f"{informs:g} σ higher for repaired answers, {informs:g} σ lower for spoiled answers"
+        higher = (
+            f"of repaired answers {informs:g} σ above, "
+            f"of spoiled answers {informs:g} σ below unchanged answers"
+        )
         name = (
             f"a search repairs {100 * repairs:.0f} % of the first answers, spoils {100 * spoils:.0f} %; "
             f"mean uncertainty {higher if informs else 'equal for repaired, spoiled and unchanged answers'}"
@@ -417,7 +420,7 @@ TABLES: Mapping[str, Table] = {
             "requirement",
             *(
                 f"{truth}, n = {n}"
-                for truth in ("true value at the limit", "true value better")
+                for truth in ("true value at the limit", "true value better than the limit")
                 for n in SIZES
             ),
         ],
@@ -433,8 +436,8 @@ TABLES: Mapping[str, Table] = {
         [
             "questions",
             *(f"true share {100 * share:g} %" for share in SHARES),
-            "mean over all shares",
-            "lowest value",
+            "mean over all true shares",
+            "lowest over all true shares",
         ],
         lambda _, __: share_rows((10, 20, 40, 100, 200)),
     ),
@@ -445,7 +448,14 @@ TABLES: Mapping[str, Table] = {
     ),
     "groups": (
         "Intervals of 95 % of questions in documents that contain the true value, %",
-        ["values", *(f"n = {n}{ignored}" for n in (50, 200) for ignored in ("", ", documents ignored"))],
+        [
+            "values",
+            *(
+                f"n = {n}{ignored}"
+                for n in (50, 200)
+                for ignored in ("", ", questions treated as independent")
+            ),
+        ],
         grouped_rows,
     ),
     "power": (

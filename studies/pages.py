@@ -286,12 +286,14 @@ _ELSEWHERE = {
     "Qwen, 2WikiMultiHopQA": "compression2wiki-qwen / EDC² top 3 whole",
     "Qwen, SQuAD 2.0, 10 paragraphs that a search found": "compressionsquad-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 passages": "compression5-qwen / EDC² top 3 whole",
-    "Qwen, HotpotQA, 5 repeats in 10 passages": "compressionrepeats-qwen / EDC² top 3 whole",
-    "Qwen, HotpotQA, 5 repeats in 10 passages, fresh questions": (
+    "Qwen, HotpotQA, 10 passages, 5 of which repeat other passages": (
+        "compressionrepeats-qwen / EDC² top 3 whole"
+    ),
+    "Qwen, HotpotQA, 10 passages, 5 of which repeat other passages; another sample of questions": (
         "compressionrepeatsnew-qwen / EDC² top 3 whole"
     ),
     "fine-tuned SmolLM2-135M, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
-    "fine-tuned SmolLM2-135M, HotpotQA, 5 repeats in 10 passages": (
+    "fine-tuned SmolLM2-135M, HotpotQA, 10 passages, 5 of which repeat other passages": (
         "compressionrepeats-demo / EDC² top 3 whole"
     ),
     "SmolLM2-135M, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
@@ -304,8 +306,8 @@ _TRACED = {
     "right answers that a search spoils, % of the questions": "right / questions that it hurts / %",
     "AUROC of perplexity for wrong answers": "retrieving / perplexity / AUROC wrong",
     "AUROC of perplexity for answers that a search repairs": "retrieving / perplexity / AUROC helps",
-    "retriever called for the most uncertain half of the questions: right answers minus those for a "
-    "random half, points": "retrieving / perplexity / gain at 50%",
+    "right answers if the retriever is called for the most uncertain half of the questions, minus right "
+    "answers if it is called for a random half, points": "retrieving / perplexity / gain at 50%",
 }
 COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "edc2-elsewhere": (
