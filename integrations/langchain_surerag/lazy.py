@@ -71,7 +71,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
     - ``answer``: the answer's text;
     - ``context``: the documents that the reader saw: first the summaries, which have ``is_summary`` in their
-      metadata, then the retrieved documents, if the gate opened;
+      metadata, then the retrieved documents, if any;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` returns it;
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;

@@ -173,16 +173,16 @@ class LazyRetrievalState(AgentState[Any]):
 class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     """Lets the agent's model answer, and retrieves only if the model is unsure of its answer (L-RAG).
 
-    The gate (option ``gate``) decides from the model's first answer whether to retrieve. If the gate stays
-    closed, the first answer is returned. If the gate opens, passages are retrieved, and the model answers
-    again with the passages before the question; the first answer is dropped, and nobody sees it. The agent's
-    conversation keeps the original question. Before the search, the model rewrites a follow-up question so
+    The gate (option ``gate``) decides from the model's first answer whether to retrieve. Without a retrieval,
+    the first answer is returned. With a retrieval, the model answers again with the passages before the
+    question; the first answer is dropped, and nobody sees it. The agent's conversation keeps the original
+    question. Before the search, the model rewrites a follow-up question so
     that it can be understood without the conversation (one more call).
 
     Tool calls pass through unchanged. If the model reads the result of a tool, it also sees the passages that
     were retrieved in this run. A structured answer counts as an answer, even if LangChain implements it as a
-    tool call. The gate opens if an answer is empty, or if it has no log-probabilities (a fallback model may
-    return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its
+    tool call. The middleware also retrieves if an answer is empty or has no log-probabilities (a fallback model
+    may return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its
     own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at its own
     temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
 
@@ -259,7 +259,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return {"context": [], "retrieval": None}
 
     def wrap_model_call(self, request: AgentRequest, handler: Callable[[AgentRequest], AgentResponse]) -> Any:
-        """Let the model answer; if the gate opens, retrieve passages and let the model answer again."""
+        """Let the model answer; if the gate says so, retrieve passages and let the model answer again."""
         return run_blocking(self._answer(request, handler, BLOCKING))
 
     async def awrap_model_call(
