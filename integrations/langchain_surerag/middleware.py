@@ -181,10 +181,10 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Tool calls pass through unchanged. If the model reads the result of a tool, it also sees the passages that
     were retrieved in this run. A structured answer counts as an answer, even if LangChain implements it as a
-    tool call. The middleware also retrieves if an answer is empty or has no log-probabilities (a fallback model
-    may return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its
-    own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at its own
-    temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
+    tool call. The middleware also retrieves if an answer is empty or has no log-probabilities (a fallback
+    model may return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each
+    with its own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at
+    its own temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
 
     The agent's state gets ``context`` and ``retrieval`` (see :class:`LazyRetrievalState`). The answer's
     message has the decision in ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the
