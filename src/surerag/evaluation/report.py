@@ -151,7 +151,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
     columns = table_columns(run, baseline, prices)
     surest_of = surest_answers_by_system(run)
     for name, by_system in certainty_columns(surest_of).items() if surest_of else ():
-        if name not in ("answers", "right of all"):
+        if name not in ("answers", "right in all answers"):
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
@@ -344,7 +344,7 @@ def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mappi
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
     for share in (*SHARES, 1):
-        name = "right of all" if share == 1 else f"right in the surest {100 * share:.0f} %"
+        name = "right in all answers" if share == 1 else f"right in the surest {100 * share:.0f} %"
         columns[name] = {system: _percent_text(surest.right[share]) for system, surest in surest_of.items()}
     columns["answers"] = {system: str(surest.n) for system, surest in surest_of.items()}
     return columns
