@@ -107,7 +107,7 @@ class Model:
 
 
 def create_app(model: Model, name: str = "demo") -> FastAPI:
-    """Return the server of a model."""
+    """Return the web application that serves a model under a name."""
     app = FastAPI(title="The demo's model, as OpenAI's API")
 
     @app.get("/v1/models")

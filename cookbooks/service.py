@@ -140,7 +140,7 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
-    """Return the service of a chain; the top of this file lists the possible outputs of the chain."""
+    """Return the web application that answers with the chain of ``load``, within a number of seconds."""
     policy = load_policy(os.environ.get("POLICY", ""))
 
     @asynccontextmanager
