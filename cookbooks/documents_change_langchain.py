@@ -1,12 +1,12 @@
-"""Documents change: L-RAG's answers after documents are added, changed and deleted, and after a restart.
+"""Shows L-RAG's answers after documents are added, changed and deleted, and after a restart.
 
     python cookbooks/documents_change_langchain.py             # every store that is installed
     python cookbooks/documents_change_langchain.py FAISS Qdrant
 
 LangChain's own ``index`` updates two stores: the store of chunks, which the retriever searches, and the store
 of summaries, from which L-RAG answers first. A record manager in a file records the contents of both stores.
-So nothing is added anew after a restart, and a model writes each summary once. Replace the model, the
-embeddings and the documents by your own.
+So after a restart no unchanged document is added again, and the model writes the summary of a document only
+once. Replace the model, the embeddings and the documents by your own.
 
 Needs ``pip install 'surerag[langchain]' langchain-classic sqlalchemy``, and for the stores
 ``langchain-community faiss-cpu``, ``langchain-qdrant`` or ``langchain-chroma``.
@@ -42,7 +42,7 @@ SUPPORT = "Support answers on weekdays from 9 to 17. Call the number on the rece
 
 
 class HashedWords(Embeddings):
-    """Stands in for an embedding model, so that nothing is downloaded: texts that share words are similar."""
+    """An embedding model that needs no download: texts that share words have similar vectors."""
 
     def __init__(self) -> None:
         self._encoder = HashingEncoder(DIMENSIONS)
@@ -57,7 +57,7 @@ class HashedWords(Embeddings):
 
 
 def answer_or_summarize(prompt: str) -> str:
-    """Stand in for a model: answer with the number of days in the prompt, or summarize the prompt."""
+    """Return the reply of a scripted model: the number of days in the prompt, or a summary of the prompt."""
     days = next((days for days in ("30 days", "14 days") if days in prompt), None)
     if "Summar" in prompt:
         return f"Customers get money back within {days}." if days else "About lunch or support."
@@ -70,7 +70,7 @@ def identity_of(document: Document) -> str:
 
 
 class Stores(NamedTuple):
-    """Functions that create or open a store in a folder, and close it; and the package that they need."""
+    """Functions that open (or create) and close a vector store in a folder, and the package of this store."""
 
     open: Callable[[Path, str], VectorStore]
     close: Callable[[VectorStore, Path, str], Any]
@@ -78,7 +78,7 @@ class Stores(NamedTuple):
 
 
 def open_memory(folder: Path, name: str) -> VectorStore:
-    """Load LangChain's store in memory from a file."""
+    """Load LangChain's store in memory from a file, or create an empty store."""
     path = folder / f"{name}.json"
     return (
         InMemoryVectorStore.load(str(path), HashedWords())
@@ -88,7 +88,7 @@ def open_memory(folder: Path, name: str) -> VectorStore:
 
 
 def open_faiss(folder: Path, name: str) -> VectorStore:
-    """Load a FAISS index from files."""
+    """Load a FAISS index from files, or create an empty index."""
     import faiss
     from langchain_community.docstore.in_memory import InMemoryDocstore
     from langchain_community.vectorstores import FAISS
@@ -99,7 +99,7 @@ def open_faiss(folder: Path, name: str) -> VectorStore:
 
 
 def open_qdrant(folder: Path, name: str) -> VectorStore:
-    """Open a collection of Qdrant in a folder."""
+    """Open or create a collection of Qdrant in a folder."""
     from langchain_qdrant import QdrantVectorStore
     from qdrant_client import QdrantClient, models
 
@@ -111,7 +111,7 @@ def open_qdrant(folder: Path, name: str) -> VectorStore:
 
 
 def open_chroma(folder: Path, name: str) -> VectorStore:
-    """Open a collection of Chroma in a folder."""
+    """Open or create a collection of Chroma in a folder."""
     from langchain_chroma import Chroma
 
     return Chroma(name, HashedWords(), persist_directory=str(folder / "chroma"))
@@ -128,7 +128,7 @@ STORES = {
 
 
 class Application:
-    """A chain over two stores in a folder, with a method that updates the documents."""
+    """An L-RAG chain with its store of chunks and its store of summaries, both in a folder."""
 
     def __init__(self, stores: Stores, folder: Path, reader: FakeReader) -> None:
         self._stores, self._folder = stores, folder
@@ -155,7 +155,15 @@ class Application:
 
 
 class Row(NamedTuple):
-    """After a step: number of summaries, number of summaries that the model wrote, and L-RAG's answer."""
+    """The state after a step.
+
+    Attributes:
+        step: What was done.
+        summaries: Number of summaries in the store.
+        written: Number of summaries that the model has written since the start.
+        answer: L-RAG's answer.
+        searched: Whether L-RAG searched.
+    """
 
     step: str
     summaries: int
@@ -165,12 +173,12 @@ class Row(NamedTuple):
 
 
 def documents(*texts: str) -> list[Document]:
-    """Return a document of each text; its source is named after its first word."""
+    """Return a document for each text; the first word of the text gives the document's source its name."""
     return [Document(text, metadata={"source": f"{text.split()[0].lower()}.md"}) for text in texts]
 
 
 def run(name: str, folder: Path) -> list[Row]:
-    """Add, change and delete documents, with a restart in between; ask after each step."""
+    """Add, change and delete documents, restart in between, and return a row for each step."""
     reader = FakeReader(answer_or_summarize, entropy=0.1)
     rows: list[Row] = []
     application = Application(STORES[name], folder, reader)

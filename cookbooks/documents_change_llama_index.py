@@ -1,14 +1,15 @@
-"""Documents change: add, change, delete and restart with each vector store of LlamaIndex that is installed.
+"""Adds, changes and deletes documents in each installed vector store of LlamaIndex, and restarts.
 
     python cookbooks/documents_change_llama_index.py
 
-Each step prints the summaries that an engine shows. The engine must not show the summary of a document that
-was deleted or changed, even if the summaries were not updated. In this case the engine searches.
+Each step prints the summaries that an L-RAG engine shows to the model. The engine must not show the summary
+of a document that was deleted or changed, even if the summaries were not updated. In this case the engine
+searches.
 
-``persist`` saves stores in memory and FAISS indexes in a folder. ``summary_index(…, persist_dir=…)`` saves
-their summaries. Qdrant and Chroma save themselves, and an ``IngestionPipeline`` with the strategy
-UPSERTS_AND_DELETE updates passages and summaries. The models are fakes, so that the script runs in seconds:
-replace ``EMBED_MODEL`` and ``READER`` by your own models.
+LlamaIndex's ``persist`` saves stores in memory and FAISS indexes in a folder, and
+``summary_index(…, persist_dir=…)`` saves the summaries. Qdrant and Chroma save their own data, and an
+``IngestionPipeline`` with the strategy UPSERTS_AND_DELETE updates passages and summaries. The models are
+fakes, so that the script runs in seconds: replace ``EMBED_MODEL`` and ``READER`` by your own models.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class InMemory:
         self.summarize()
 
     def summarize(self) -> None:
-        """Update the summaries; only new and changed summaries are embedded."""
+        """Update the summaries. Only new and changed summaries are embedded."""
         self.summaries = summary_index(
             self.index, embed_model=EMBED_MODEL, persist_dir=self.folder / "summaries"
         )
@@ -68,7 +69,7 @@ class InMemory:
             self.index.delete_ref_doc(name, delete_from_docstore=True)
 
     def restart(self) -> None:
-        """Load all from the folder."""
+        """Save the index, and load the index and the summaries from the folder."""
         self.index.storage_context.persist(self.folder / "index")
         stored = StorageContext.from_defaults(persist_dir=str(self.folder / "index"))
         self.index = load_index_from_storage(stored, embed_model=EMBED_MODEL)
@@ -76,7 +77,7 @@ class InMemory:
 
 
 class Faiss(InMemory):
-    """A FAISS index; LlamaIndex's FAISS store cannot delete, so each change builds it anew."""
+    """A FAISS index. LlamaIndex's FAISS store cannot delete, so each change builds a new index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -84,7 +85,7 @@ class Faiss(InMemory):
         self.summarize()
 
     def hold(self, documents: list[Document]) -> None:
-        """Build the index anew."""
+        """Build a new index of the documents."""
         import faiss
         from llama_index.vector_stores.faiss import FaissVectorStore
 
@@ -94,7 +95,7 @@ class Faiss(InMemory):
         )
 
     def restart(self) -> None:
-        """Load all from the folder."""
+        """Save the index, and load the index and the summaries from the folder."""
         from llama_index.vector_stores.faiss import FaissVectorStore
 
         folder = str(self.folder / "index")
@@ -107,7 +108,7 @@ class Faiss(InMemory):
 
 
 class Ingested:
-    """A store that holds texts, filled by a pipeline of passages and a pipeline of summaries."""
+    """A vector store that also stores texts. One pipeline adds passages, another adds summaries."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -121,7 +122,7 @@ class Ingested:
         raise NotImplementedError
 
     def pipelines(self) -> tuple[IngestionPipeline, IngestionPipeline]:
-        """Return the pipelines of passages and of summaries; the file of each records its documents."""
+        """Return the pipelines of passages and of summaries. Each records its documents in a file."""
         made = []
         for name, transformations in (
             ("passages", [SentenceSplitter(), EMBED_MODEL]),
@@ -153,7 +154,7 @@ class Ingested:
         self.passages.run(documents=documents)
 
     def restart(self) -> None:
-        """Open the stores again."""
+        """Close both stores, and open both stores again."""
         for one, name in ((self.passages, "passages"), (self.of_summaries, "summaries")):
             one.docstore.persist(str(self.folder / name / "docstore.json"))
         self.close()
@@ -178,7 +179,7 @@ class Qdrant(Ingested):
         return QdrantVectorStore(name, client=self.client)
 
     def close(self) -> None:
-        """Close the folder."""
+        """Close the client, so that another client can open the folder."""
         self.client.close()
         self.client = None
 
@@ -215,14 +216,14 @@ def is_installed(module: str) -> bool:
 
 
 def shown(held: Any) -> list[str]:
-    """Return the summaries that an engine shows, in alphabetical order."""
+    """Return the summaries that an L-RAG engine shows to the model, in alphabetical order."""
     engine = LazyRetrievalQueryEngine.from_args(held.index, READER, summaries=held.summaries, n_summaries=9)
     found = engine.core.services.summaries.retrieve(QUESTION, 9)
     return sorted(one.text for one in found if NO_SUMMARY not in one.metadata)
 
 
 def steps(make: Callable[[Path], Any], folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield the name of each step, the summaries shown after it, and the expected summaries."""
+    """Yield for each step: its name, the summaries shown after the step, and the expected summaries."""
     held = make(folder)
     refund, changed, lunch, hours = (one.text for one in (REFUND, CHANGED, LUNCH, HOURS))
     yield "two documents", shown(held), [lunch, refund]
@@ -244,7 +245,7 @@ def steps(make: Callable[[Path], Any], folder: Path) -> Iterator[tuple[str, list
 
 
 def main() -> int:
-    """Run all steps with each store; return 1 if a step showed the wrong summaries, else 0."""
+    """Run all steps with each store. Return 1 if a step showed wrong summaries, else 0."""
     logging.getLogger("surerag").setLevel(logging.ERROR)  # hide warnings about outdated summaries
     failed = False
     for name, (module, make) in STORES.items():

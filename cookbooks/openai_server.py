@@ -5,8 +5,8 @@
     surerag doctor --base-url http://localhost:8000/v1 --model demo      # in another terminal
 
 The server answers ``POST /v1/chat/completions``, with and without streaming, with the log-probabilities of
-the tokens. It accepts connections from this machine only, and forms no batches. Use it to try surerag without
-a GPU and without an account. For real use, take vLLM, llama.cpp, SGLang or Ollama.
+the tokens. The server accepts connections from this machine only, and forms no batches. Use the server to try
+surerag without a GPU and without an account. For real use, take vLLM, llama.cpp, SGLang or Ollama.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Message(BaseModel):
 
 
 class Completion(BaseModel):
-    """The fields of a request that this server understands; it ignores all others."""
+    """The fields of a request that this server understands. The server ignores all other fields."""
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -64,7 +64,7 @@ class Model:
         return encoded["input_ids"]
 
     def generate(self, request: Completion, prompt: torch.Tensor) -> Iterator[dict[str, Any]]:
-        """Yield each new piece of text, with its log-probabilities and, at the end, why the answer ends."""
+        """Yield the answer in pieces with log-probabilities. The last piece says why the answer ends."""
         stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
         step, cache, ids, text, entries = prompt, None, [], "", []
         yield {"text": "", "entries": [], "finish": None}
@@ -96,7 +96,7 @@ class Model:
         yield {"text": "", "entries": entries, "finish": "length"}
 
     def entry(self, logprobs: torch.Tensor, token: int, top: int) -> dict[str, Any]:
-        """Return a token with its log-probability [nats] and the likeliest tokens at its place."""
+        """Return a token with its log-probability [nats], and the ``top`` likeliest tokens at its place."""
 
         def listed(one: int) -> dict[str, Any]:
             word = self.tokenizer.decode([one])
@@ -107,7 +107,7 @@ class Model:
 
 
 def create_app(model: Model, name: str = "demo") -> FastAPI:
-    """Return the server of a model."""
+    """Return the web application that serves a model under a name."""
     app = FastAPI(title="The demo's model, as OpenAI's API")
 
     @app.get("/v1/models")

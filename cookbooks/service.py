@@ -7,17 +7,18 @@ r"""A web service that streams answers as server-sent events, and says how sure 
         -d '{"question": "When was the Battle of Hastings?"}'
 
 The answer arrives as events named ``token``. The last event is ``end``, with the uncertainty and ``shown``.
-If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
-"I do not know.". ``probability`` is the probability that the answer is right; without a policy it is null.
+If ``shown`` is false, the page that displays the tokens must replace the tokens by ``answer``, which then
+is "I do not know.". ``probability`` is the probability that the answer is right; without a policy it is null.
 With ``{"question": …, "draft": false}`` the service sends no word before it knows whether to show the answer.
-After a failure, the service sends an event ``error``, without details of its servers. With a policy,
+After a failure, the service sends an event ``error``, without details of the failure. With a policy,
 the service streams only after one answer has confirmed that the policy fits the chain. Until then, the
 service sends an answer when the answer is complete. If the policy does not fit, ``error`` says so.
 
 Settings are environment variables:
 
-- ``BASE_URL`` and ``MODEL``: an OpenAI-compatible server, such as vLLM or Ollama, and its model. The key of
-  the server is ``OPENAI_API_KEY``. Without these settings the demo's small model answers in this process.
+- ``BASE_URL`` and ``MODEL``: the address of an OpenAI-compatible server, such as vLLM or Ollama, and the
+  name of a model on this server. ``OPENAI_API_KEY`` is the key of the server. Without ``BASE_URL`` the
+  demo's small model answers in this process.
 - ``PORT``: the port; the default is 8000.
 - ``POLICY``: a file with a policy that you calibrated with the chain of ``load_chain``. Without a policy,
   answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
@@ -36,8 +37,8 @@ This code makes such a file, from questions whose right answers you know::
         rows.append(CalibrationRow.of(output["certainty"], score))
     calibrate_abstention(rows, max_risk=0.1).save("policy.json")
 
-``surerag calibrate run.db`` calibrates for the prompts of ``surerag compare`` instead. Its policies record no
-prompt, so the service cannot notice that a policy of ``surerag calibrate`` does not fit the service's prompt.
+``surerag calibrate run.db`` calibrates for the prompts of ``surerag compare``, not for the service's prompt.
+A policy of ``surerag calibrate`` records no prompt, so the service cannot notice that the prompts differ.
 
 Replace the documents, the embeddings and the prompt in ``load_chain`` by your own. The output of the chain
 may be a message, a text, or a mapping with ``answer`` or ``messages``. If the chain needs only one input,
@@ -98,7 +99,7 @@ def load_chain() -> Runnable[Any, Any]:
     if address := os.environ.get("BASE_URL"):
         if not (name := os.environ.get("MODEL")):
             raise ConfigurationError("MODEL is not set", hint="set MODEL to the name of a model at BASE_URL")
-        # with_certainty asks the server for log-probabilities; a ChatReader gives them without it.
+        # with_certainty asks the server for log-probabilities. A ChatReader always returns log-probabilities.
         model: Any = with_certainty(ChatOpenAI(model=name, base_url=address, timeout=SECONDS))
     else:
         model = ChatReader(load_reader(), max_tokens=64)
@@ -116,7 +117,7 @@ def load_chain() -> Runnable[Any, Any]:
 
 
 def name_input(chain: Runnable[Any, Any]) -> str:
-    """Return the key of the only input that a chain needs; empty if the chain takes the question as a text.
+    """Return the key of a chain's only input, or an empty string if the chain takes the question as a text.
 
     Raises:
         ConfigurationError: If the chain needs several inputs, or its output has no answer.
@@ -139,7 +140,7 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
-    """Return the service of a chain; the top of this file lists the possible outputs of the chain."""
+    """Return the web application that answers with the chain of ``load``, within a number of seconds."""
     policy = load_policy(os.environ.get("POLICY", ""))
 
     @asynccontextmanager
@@ -170,7 +171,7 @@ def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: flo
 
 
 def load_policy(path: str) -> AbstentionPolicy | None:
-    """Return the policy in a file; None without a path.
+    """Return the policy in a file, or None if the path is empty.
 
     Raises:
         ConfigurationError: If the file cannot be read, or is not a policy.
@@ -191,10 +192,10 @@ def to_event(name: str, **data: Any) -> str:
 async def answer_events(
     state: Any, inputs: Any, policy: AbstentionPolicy | None, draft: bool, seconds: float
 ) -> AsyncIterator[str]:
-    """Yield an event for each token, then the last event; closing the iterator stops the generation.
+    """Yield an event for each token, then ``end`` or ``error``. Closing the iterator stops the generation.
 
-    ``state`` is the application's state, with the chain. While it is unknown whether the policy fits the
-    chain, no token is sent before the answer is complete.
+    ``state`` is the application's state, with the chain. Until an answer has confirmed that the policy fits
+    the chain, no token is sent before the answer is complete.
     """
     answer, sent = None, ""
     draft = draft and state.policy_fits
@@ -204,7 +205,7 @@ async def answer_events(
             async for last in chunks:
                 if (text := answer_in(last)) is None:
                     continue
-                # A part of a stream continues the answer. Any other output holds the whole answer so far.
+                # An AddableDict continues the answer. Any other output holds the whole answer so far.
                 grows = isinstance(last, AddableDict) and "answer" in last
                 answer = (answer or "") + text if grows else text
                 if draft and len(answer) > len(sent) and answer.startswith(sent):
@@ -241,7 +242,7 @@ def answer_in(output: Mapping[str, Any]) -> str | None:
 
 
 def decide(answer: str | None, last: Mapping[str, Any], policy: AbstentionPolicy | None) -> dict[str, Any]:
-    """Return the data of the last event; ``last`` is the chain's last output, with the certainty."""
+    """Return the data of the event ``end``. ``last`` is the chain's last output, with the certainty."""
     if answer is None:
         raise InputError(
             "the chain ended without an answer", hint='let it return a text, or {"answer": text}'
@@ -264,7 +265,7 @@ def decide(answer: str | None, last: Mapping[str, Any], policy: AbstentionPolicy
 async def read_stream(
     chain: Runnable[Any, Any], inputs: Any, seconds: float
 ) -> AsyncGenerator[Mapping[str, Any]]:
-    """Yield the outputs of a chain; raise TimeoutError if they take more than ``seconds``."""
+    """Yield the outputs of a chain. Raise TimeoutError if the chain takes more than ``seconds``."""
     deadline = asyncio.get_running_loop().time() + seconds
     async with aclosing(chain.astream(inputs)) as stream:  # type: ignore[type-var]
         while True:
