@@ -39,7 +39,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the names that need the package ``langchain`` when they are first used."""
+    """Import ``LazyRetrievalMiddleware``, which needs the package ``langchain``, at its first use."""
     if name != "LazyRetrievalMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with extra("agents"):

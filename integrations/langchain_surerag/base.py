@@ -72,12 +72,12 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A component that LangChain can serialise, except its models and retrievers named in ``detached``."""
+    """A component that LangChain can serialise; ``detached`` names models and retrievers left out."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
     detached: Annotated[tuple[str, ...], INTERNAL] = ()
-    """Names of the services that serialisation left out."""
+    """Names of the models and retrievers that serialisation left out."""
 
     @property
     def core(self) -> Any:
@@ -116,7 +116,7 @@ class SerializablePart(Part, Serializable):
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Return LangChain's serialised form; its field ``detached`` lists what ``loads`` cannot restore."""
+        """Return LangChain's serialised form; ``detached`` in it lists what ``loads`` cannot restore."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]
@@ -136,7 +136,7 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Remove the secrets that LangChain would serialise with a service, such as API keys in headers."""
+    """Return a service without the secrets that LangChain would serialise, such as API keys in headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

@@ -53,8 +53,8 @@ Abstention = str | Callable[[Any], str]
 EVENT = "surerag.certainty"
 """Name of the custom event with the certainty of an answer."""
 WITHOUT_LOGPROBS = (
-    "pass second_opinion=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which calls the model "
-    "again; or use a local model: langchain_surerag.ChatReader(reader)"
+    "pass second_opinion=surerag.AreYouSure(llm), which calls the model again, to CertaintyChain or "
+    "SelectiveAnswer; or use a local model: langchain_surerag.ChatReader(reader)"
 )
 HOW_TO_GET_CERTAINTY = (
     "build the chain with langchain_surerag.with_certainty(llm) in place of llm; for a model that gives no "
@@ -71,18 +71,17 @@ def with_certainty(
     measure: Measure | None = None,
     top_logprobs: int = 5,
 ) -> Any:
-    """Return the model with log-probabilities switched on, and a certainty in every message that it writes.
+    """Return a copy of ``llm`` whose messages tell how sure the model is, from log-probabilities.
 
-    ``llm = with_certainty(ChatOpenAI(model="gpt-4o-mini"))`` is all that a chain, graph or agent needs. It
-    costs no extra call and no extra token. The model is not wrapped: a ``ChatOpenAI`` stays a ``ChatOpenAI``,
-    so that tools, structured output, streams, retries and fallbacks work as before. The values of
-    :meth:`surerag.Certainty.to_dict` are in ``message.response_metadata["certainty"]``; in a stream, the last
-    chunk has them. If a chain ends in a parser, so that its output is not a message, use
-    :class:`CertaintyChain` or :class:`CertaintyHandler`.
+    ``llm = with_certainty(ChatOpenAI(model="gpt-4o-mini"))`` is all that a chain, graph or agent needs.
+    There is no extra call and no extra token. A ``ChatOpenAI`` stays a ``ChatOpenAI``, so tools, structured
+    output, streams, retries and fallbacks work as before. ``message.response_metadata["certainty"]`` has the
+    values of :meth:`surerag.Certainty.to_dict`; in a stream, the last chunk has these values. If a chain ends
+    in a parser, and so does not return a message, use :class:`CertaintyChain` or :class:`CertaintyHandler`.
 
     Args:
-        llm: A chat model or an LLM; bindings, retries and fallbacks around it are kept. If it combines
-            several models, answers of models that return no log-probabilities have no certainty.
+        llm: A chat model or an LLM; bindings, retries and fallbacks around the model are kept. If there are
+            several models, answers of a model that returns no log-probabilities have no certainty.
         policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
             returns it.
         measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
@@ -152,11 +151,11 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
             )
         settings = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
         keywords = {**family.keywords(settings, model)}
-        keywords.pop("options", None)  # ChatOllama's options of a call would replace the model's own options
+        keywords.pop("options", None)  # would replace all options of the ChatOllama
     if not {"callbacks", *keywords} <= getattr(type(model), "model_fields", {}).keys():
         return model.bind(**keywords).with_config(callbacks=[handler])
     copied = model.model_copy(update={**keywords, "callbacks": _with_handler(model.callbacks, handler)})
-    copied.__dict__.pop("_serialized", None)  # this cached value has the former settings
+    copied.__dict__.pop("_serialized", None)  # this cached value has the settings of the original
     return copied
 
 
@@ -171,19 +170,19 @@ def _with_handler(callbacks: Any, handler: CertaintyHandler) -> Any:
 class CertaintyHandler(Watcher):
     """A callback that measures how sure a model is of each answer, in any chain, graph or agent.
 
-    The model must return log-probabilities (:func:`with_certainty`). The callback costs no extra call and no
-    extra token. The message of each answer gets the certainty in ``response_metadata["certainty"]``; in a
-    stream, the last chunk gets it. The certainty of a run is the certainty of the answer in the run's
-    output: the text under ``answer``, the last message, or else the answer from which the output was parsed.
-    Tool calls and failed attempts do not count. Concurrent runs are measured separately. If OpenTelemetry is
-    used, the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
+    The model must return log-probabilities (see :func:`with_certainty`). There is no extra call and no extra
+    token. The message of each answer gets the certainty in ``response_metadata["certainty"]``; in a stream,
+    the last chunk gets it. The certainty of a run is the certainty of the answer in the run's output: the
+    text under ``answer``, the last message, or else the answer from which the output was parsed. Tool calls
+    and failed attempts are not measured. Concurrent runs are measured separately. If OpenTelemetry is used,
+    the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
     ``.probability`` and ``.measure``.
 
     Args:
         policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
             returns it.
         measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
-        on_answer: Function of a run's id and certainty, for logs and metrics; it is called when a run ends.
+        on_answer: Function that gets a run's id and certainty when the run ends, for logs and metrics.
         langsmith_client: LangSmith's client, which sends ``uncertainty`` and ``probability`` of each run as
             feedback.
 
@@ -223,18 +222,18 @@ class CertaintyHandler(Watcher):
         return next(reversed(self._certainties.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
-        """Return the certainty of a run by its ``config["run_id"]``; only the last 1,000 runs are stored."""
+        """Return the certainty of the run with this ``config["run_id"]``; only 1,000 runs are stored."""
         return self._certainties.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with the probability that the policy estimates."""
+        """Return ``certainty`` with the policy's estimate of the probability that the answer is right."""
         if self._policy is None:
             return certainty
         try:
             return self._policy.assess(certainty)
         except ConfigurationError as error:
             warnings.warn(f"the certainty has no probability: {error}", stacklevel=2)
-            return replace(certainty, reason="the policy was calibrated for another reader or settings")
+            return replace(certainty, reason="the policy was calibrated for another reader or other settings")
 
     def ended(self, tree: RunTree, output: Any) -> None:
         """Store and report the certainty of a run that ended."""
@@ -252,8 +251,6 @@ class CertaintyHandler(Watcher):
 
 
 class _CallWatcher(Watcher):
-    """Watches one call of a runnable, and collects the answers of all LangChain runs within the call."""
-
     def __init__(self, measure: Measure | None) -> None:
         super().__init__(measure)
         self.tree = RunTree(cast("UUID", None))
@@ -269,13 +266,13 @@ class _CallWatcher(Watcher):
 
 
 class CertaintyChain(Runnable[Any, dict[str, Any]]):
-    """Adds a certainty to the output of any chain, graph or agent.
+    """Adds to the output of any chain, graph or agent how sure the model is of the answer.
 
     The output is the chain's own mapping, or ``{"answer": …}`` if the chain returns a text or message. The
     added key ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields the chain's
     chunks (texts and messages as ``{"answer": …}``), and then ``{"certainty": …}``. The custom event
-    ``surerag.certainty`` has the same values. LangSmith gets them as feedback if it traces the run, or if its
-    client is passed.
+    ``surerag.certainty`` has the same values. LangSmith gets uncertainty and probability as feedback if it
+    traces the run, or if ``langsmith_client`` is passed.
 
     Args:
         chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
@@ -339,7 +336,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         return await self._acall_with_config(lambda value: self._run(value, AWAITING, kwargs), input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Yield the answer in pieces, and then its certainty."""
+        """Yield the chain's chunks, and then the certainty."""
 
         def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
             stream = self._pieces(next(inputs), BLOCKING, kwargs)
@@ -370,7 +367,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
                 yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[Any]:
-        """Return the input schema of the chain that is wrapped."""
+        """Return the input schema of the wrapped chain."""
         return self._chain.get_input_schema(config)
 
     @property
@@ -396,7 +393,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
                 yield piece
         certainty = await self._certainty(watcher.tree, watcher.output, calls)
         last = {METADATA_KEY: certainty.to_dict()}
-        yield AddableDict(last) if isinstance(piece, AddableDict) else last  # so that pieces can be added up
+        yield AddableDict(last) if isinstance(piece, AddableDict) else last  # a user may add up all chunks
 
     async def _certainty(self, tree: RunTree, output: Any, calls: Blocking) -> Certainty:
         certainty = tree.certainty(output)
@@ -424,7 +421,6 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         warnings.warn(f"{certainty.reason}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
 
     async def _report(self, certainty: Certainty, calls: Blocking) -> None:
-        """Report the certainty to handlers, to the open span, and to LangSmith."""
         config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
         set_span_attributes(certainty)
         manager: Any = config.get("callbacks")
@@ -439,7 +435,6 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
 
 def _as_mapping(output: Any) -> dict[str, Any]:
-    """Return an output as a mapping with the answer's text, if there is one, under ``answer``."""
     match output:
         case Mapping():
             if "answer" not in output and (message := _last_answer(output.get("messages"))) is not None:
@@ -451,7 +446,7 @@ def _as_mapping(output: Any) -> dict[str, Any]:
 
 
 def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
-    """Return an output with its answer's certainty, also in the metadata of the answer's message."""
+    """Return an output with ``certainty``, also in the metadata of the message with the answer."""
     values = certainty.to_dict()
     message = output.get("message") or _last_answer(output.get("messages"))
     if not isinstance(message, AIMessage) or METADATA_KEY not in message.response_metadata:
@@ -475,8 +470,8 @@ class SelectiveAnswer(CertaintyChain):
 
     The output is the output of :class:`CertaintyChain`, with two more keys: ``abstained``, and
     ``probability`` (the probability that the answer is right; None if the policy cannot estimate it). If the
-    model was not sure enough, the abstention replaces the answer, also in messages and texts of the output
-    that repeat the answer; if the answer is structured, the abstention replaces the whole output. An answer
+    model was not sure enough, ``abstention`` replaces the answer, and each message and text of the output
+    that repeats the answer; for a structured answer, ``abstention`` replaces the whole output. An answer
     that may be withheld is never streamed: ``stream`` yields the output in one piece, and handlers that
     stream tokens do not see the chain's runs. Tracers still record the withheld answer, and a graph's
     checkpointer stores it.
@@ -490,8 +485,8 @@ class SelectiveAnswer(CertaintyChain):
         langsmith_client: See :class:`CertaintyChain`.
 
     Raises:
-        ConfigurationError: If the abstention is empty, the policy was calibrated for another reader or other
-            settings, or the model's request did not ask for log-probabilities.
+        ConfigurationError: If ``abstention`` is empty, the policy was calibrated for another model or other
+            settings, or the model was not asked for log-probabilities.
         InputError: If the output has no answer.
 
     Example:
@@ -567,8 +562,6 @@ class SelectiveAnswer(CertaintyChain):
 
 
 def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str) -> dict[str, Any]:
-    """Return an output in which the abstention replaces each text that is withheld."""
-
     def replaced(value: Any) -> Any:
         match value:
             case str():
@@ -585,7 +578,6 @@ def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str
 
 
 def _parts_in(chain: object) -> Iterator[Part]:
-    """Yield the components of surerag whose answers a chain may return."""
     if isinstance(chain, Part):
         yield chain
     inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)

@@ -23,14 +23,14 @@ from surerag.signatures import PlainHelp
 
 
 class ChatReader(BaseChatModel, metaclass=PlainHelp):
-    """Makes a reader of surerag, such as a Hugging Face model in this process, a chat model for any chain.
+    """A LangChain chat model that answers with a reader of surerag, such as a local Hugging Face model.
 
     Concurrent requests are generated in one batch. The message of each answer has the certainty of the
     answer in ``response_metadata["certainty"]``. The certainty is computed from exact entropies if the reader
     returns them. Tool calls are not supported.
 
     Args:
-        reader: A ``TransformersReader``, or any other reader.
+        reader: A ``TransformersReader``, or any other reader of surerag.
         temperature: Temperature of the answers, at least 0; 0 is greedy decoding.
         max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
         seed: Seed of the random numbers; with the same seed, samples are the same.
@@ -48,7 +48,7 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
     """
 
     reader: Any = Field(exclude=True, repr=False)
-    """A ``TransformersReader``, or any other reader."""
+    """A ``TransformersReader``, or any other reader of surerag."""
 
     temperature: float = Field(0.0, ge=0)
     """Temperature of the answers; 0 is greedy decoding."""

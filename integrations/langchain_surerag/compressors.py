@@ -56,7 +56,7 @@ class Compressor(Part, BaseDocumentCompressor):
         return self._documents(await self.acompress(documents, query, callbacks), documents)
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
-        """Return the method's whole result, with its decisions, calls and tokens."""
+        """Return the method's whole result: passages, decisions, and the numbers of calls and tokens."""
         return run_blocking(self._compress(documents, query, callbacks, BLOCKING))
 
     async def acompress(
@@ -89,15 +89,15 @@ class ClusterCompressor(Compressor, EDC2Options):
     """Selects the most relevant documents, or compresses clusters of similar documents (EDC²-RAG).
 
     By default it returns the most relevant third of the documents, at least three; with ``variant="copy"`` it
-    returns compressed documents. A compressed document has the id and metadata of its best source. Its
-    metadata also list all sources with their ids and metadata under ``compressed_from``, and the source of
-    each sentence under ``compressed_sentences``. Documents that are not compressed are returned as copies. If
-    the model fails, the affected documents are returned unchanged, with a warning and a custom event. With
-    ``task="answer"`` each returned document holds the answer from one cluster and the evidence for it; use
-    ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain, to choose among these answers. With
-    ``task="verify"`` the query is a statement to check.
+    returns compressed documents. A compressed document has the id and metadata of its best source (the first
+    in the input). The metadata also list all sources with their ids and metadata under ``compressed_from``,
+    and the source of each sentence under ``compressed_sentences``. Documents that are not compressed are
+    returned as copies. If the model fails, the affected documents are returned unchanged, with a warning and
+    a custom event. With ``task="answer"`` each returned document holds an answer from one cluster and the
+    evidence for this answer; use ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain, to choose
+    among these answers. With ``task="verify"`` the query is a statement to check.
 
-    Selecting documents is our addition to the paper. To run section 4.3 exactly as printed, pass
+    Selecting documents is our addition to the paper. To run section 4.3 of the paper as printed, pass
     ``variant="paper", guard="off", min_tokens=0``.
 
     Raises:
@@ -133,12 +133,12 @@ class ClusterCompressor(Compressor, EDC2Options):
 
 
 class DenseRefiner(Compressor, DenseRefinerOptions):
-    """Selects from a retriever's documents the combination that the reader understands best.
+    """Selects from a retriever's documents the combination that makes the reader's answer most certain.
 
-    The first ``top_n`` documents are the context, and the others are candidates, so let the retriever return
-    more than ``top_n``. If the answer changes with the wording of the context, candidates that resemble the
-    helpful documents replace the documents that only confuse the reader (DENSE-RAG, section 5.2). With
-    ``parents``, the original documents of the chunks are first cut into new chunks (section 5.1).
+    The first ``top_n`` documents are the context, and all other documents are candidates, so let the
+    retriever return more than ``top_n``. If the answer changes with the wording of the context, candidates
+    that resemble the helpful documents replace the documents that only confuse the reader (DENSE-RAG, section
+    5.2). With ``parents``, the original documents of the chunks are first cut into new chunks (section 5.1).
 
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
@@ -162,8 +162,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     )
     parents: Any = service_field(
         "Where to find the chunks' original documents: a ParentDocumentRetriever or MultiVectorRetriever; "
-        "its docstore, if each chunk has its document's key under doc_id; or a function or runnable that "
-        "takes chunks and returns documents."
+        "the docstore of such a retriever, if the chunks' metadata have the document's key under doc_id; or "
+        "a function or runnable that takes chunks and returns documents."
     )
     splitter: SemanticTextSplitter | None = service_field(
         "The splitter that cuts the original documents; by default a SemanticTextSplitter with embeddings."
@@ -227,7 +227,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             raise ConfigurationError(
                 f"no chunk has the id of its original document under the metadata key {name!r}; the keys of "
                 f"the first chunk are {sorted(documents[0].metadata)}",
-                hint="compress chunks from the vector store that this retriever filled"
+                hint="compress chunks from the vector store that was filled by the retriever in parents=…"
                 if knows_key
                 else "pass parents=retriever: the retriever that filled the store knows the key (id_key)",
             )

@@ -33,7 +33,7 @@ _TEXTS = ("page_content", "text", "content")
 
 
 class ExampleEvaluator(Part):
-    """Base class of evaluators for ``langsmith.evaluate``, which measure each example with a method."""
+    """Base class of evaluators for ``langsmith.evaluate``; a method of surerag measures each example."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
@@ -132,7 +132,6 @@ class ExampleEvaluator(Part):
         return list(answers)
 
     def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
-        """Take the documents with text from the outputs, or else the inputs; return them as passages."""
         value = self._contexts(outputs)
         value = self._contexts(inputs) if value is None else value
         items = [value] if isinstance(value, str | Document) else value
@@ -155,10 +154,10 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
     Use it as an evaluator of ``langsmith.evaluate`` and ``aevaluate``. It takes the question from an
     example's inputs, the retrieved documents from the run's outputs, and the right answers from the example's
-    reference outputs. It returns three pieces of feedback: ``key`` is ΔSePer, with an explanation as its
-    comment and the parts of the result as its value; ``{key}_before`` and
-    ``{key}_after`` are the probabilities of a right answer (SePer) without and with the documents. Without
-    log-probabilities, answers are weighted by their frequency, and the explanation says so.
+    reference outputs. It returns three pieces of feedback: ``{key}`` is ΔSePer, with an explanation as the
+    comment and the parts of the result as the value; ``{key}_before`` and ``{key}_after`` are the
+    probabilities of a right answer (SePer) without and with the documents. If the reader returns no
+    log-probabilities, sampled answers are weighted by their frequency, and the explanation says so.
 
     If an example lacks a question, documents or right answers, or a model fails, no error is raised: the
     feedback has no score, has the reason as its comment, and is marked as an error. Only a misconfiguration
@@ -199,8 +198,8 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
     The score is the entropy of the answers, in nats. **Lower is better**: 0 nats means that the answer stays
     the same whichever document is reworded; the maximum for k documents is log(k + 1). No reference answer is
     needed. The run's own answer is not used, because the reader answers the question itself. Two pieces of
-    feedback are returned: ``{key}_entropy``, with an explanation as its comment and the parts of the result
-    as its value, and ``{key}_certain``, which is 1 if the entropy is at most the threshold and no answer is
+    feedback are returned: ``{key}_entropy``, with an explanation as the comment and the parts of the result
+    as the value, and ``{key}_certain``, which is 1 if the entropy is at most ``threshold`` and no answer is
     empty or cut off, else 0. Failures are reported as in :class:`DeltaSePerEvaluator`; an example also counts
     as a failure if none of its documents could be rephrased.
 

@@ -79,7 +79,7 @@ _OLLAMA_OPTIONS = (
 
 
 def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    # Options of a call replace all fields of the model, so the model's own values are sent with them.
+    # A call's options replace all options of the model, so the model's values are sent with the call.
     own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
     requested = {name: settings[name] for name in ("logprobs", "top_logprobs") if name in settings}
     options = {name: value for name, value in own.items() if value is not None}
@@ -100,7 +100,7 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 def _pipeline_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    # Keywords of a call replace the pipeline's own, so both are sent, and no setting of the user is lost.
+    # A call's keywords replace all keywords of the pipeline, so the pipeline's are sent with the call.
     keywords = dict(getattr(getattr(model, "llm", model), "pipeline_kwargs", None) or {})
     if drawn := settings.get("temperature"):
         keywords |= {"do_sample": True, "temperature": drawn}
@@ -180,7 +180,7 @@ _find = lru_cache(find_spec)
 def _is_a(kind: type, path: str) -> bool:
     """Whether a class derives from the class with the dotted path ``path``.
 
-    If that path's package is not installed, only the names of classes are compared.
+    If the package of ``path`` is not installed, only the names of classes are compared.
     """
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
@@ -208,7 +208,7 @@ class Leaf:
 
     @property
     def class_name(self) -> str:
-        """Name of the model's class, or of the default model's class for an ``init_chat_model`` model."""
+        """Name of the model's class; for a model of ``init_chat_model``, the class of the default model."""
         if isinstance(self.model, BaseLanguageModel):
             return type(self.model).__name__
         names: list[str] = self.model.lc_id()
@@ -234,7 +234,7 @@ class Leaf:
         return _family_of_class(kind, later)
 
     def setting(self, *names: str) -> Any:
-        """Return the first of these settings that the user bound, configured or passed to the model."""
+        """Return the first value that the user bound, configured or passed for these settings, or None."""
         own = getattr(self.model, "model_fields_set", ())
         for name in names:
             if self.bound.get(name) is not None:
@@ -245,7 +245,7 @@ class Leaf:
 
     @property
     def limit(self) -> int | None:
-        """The maximum length of an answer, in tokens, that the user chose, or None."""
+        """The user's maximum length of an answer, in tokens; None if the user set none."""
         held = getattr(getattr(self.model, "llm", self.model), "pipeline_kwargs", None) or {}
         limit = self.setting(*self.family.limits) or held.get("max_new_tokens")
         return limit if isinstance(limit, int) and limit > 0 else None
@@ -338,7 +338,7 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
 
 
 def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
-    """Return the common family of all models; if they differ, a family that returns only text.
+    """Return the family of all models; if their families differ, a family that returns only text.
 
     If ``logprobs`` is True, a model of an unknown class counts as OpenAI's.
     """

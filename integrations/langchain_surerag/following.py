@@ -29,9 +29,9 @@ class Snapshot:
         self._changes = summaries.changes
 
     def change_of(self, record: Record, store: Any) -> Change:
-        """Return ``"deleted"``, ``"changed"``, or an empty text if a summarized document is unchanged.
+        """Return what happened to a summarized document: ``"deleted"``, ``"changed"``, or ``""`` if nothing.
 
-        The text is also empty if the store did not hold the whole document under its id.
+        The result is also ``""`` if the store did not hold the whole document under its id.
         """
         was, now = self._before.get(record.id), entries_of(store).get(record.id)
         if was is None or not _is_text_of(record, was):

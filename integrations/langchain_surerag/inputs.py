@@ -78,10 +78,10 @@ class Query(NamedTuple):
 
 
 def query_of(value: Any) -> Query:
-    """Return the question and the conversation in an input, in any form that LangChain passes.
+    """Return the question and the conversation in an input: a text, messages, a prompt or a mapping.
 
     Raises:
-        InputError: If there is no question, or the input has another form.
+        InputError: If there is no question, or the input has another type.
     """
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = dict(value)
@@ -136,10 +136,10 @@ def _is_conversation(value: Any) -> bool:
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return the messages of user and assistant as turns of a conversation.
+    """Return the messages of user and assistant as surerag's messages; leave system messages out.
 
     Raises:
-        InputError: If ``messages`` are not messages, or a user's message holds more than text.
+        InputError: If ``messages`` are not messages, or a user's message holds an image, say.
     """
     try:
         converted = convert_to_messages(list(messages))
@@ -163,20 +163,20 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def spoken_turns(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Return the texts of the messages of user and assistant as turns of a conversation."""
+    """Return the texts of user and assistant as surerag's messages; leave other messages out."""
     spoken = (one for one in messages if one.type == "human" or (one.type == "ai" and str(one.text)))
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 
 
 def role_of(kind: str) -> Role:
-    """Return the role for a type of LangChain's messages: ``"user"`` for ``"human"``."""
+    """Return the role for the type of a LangChain message: ``"user"`` for ``"human"``, for example."""
     return _ROLES.get(kind, "user")
 
 
 def standalone_question(
     question: str, history: Sequence[Message], prompt: Template, role: ModelRole = "rewriter"
 ) -> Program[str]:
-    """Have a model rewrite a question so that it can be understood without its conversation.
+    """Have a model rewrite a question so that the question is clear without the conversation ``history``.
 
     If the model fails, or its text is cut off, the question stays unchanged, and a warning is emitted.
     """

@@ -1,4 +1,4 @@
-"""L-RAG as a LangChain chain, and as a tool: answer from summaries, retrieve only when unsure."""
+"""L-RAG as a LangChain chain and as a tool: the model answers from summaries; only if unsure, we retrieve."""
 
 from __future__ import annotations
 
@@ -61,22 +61,24 @@ _PROMPTS: dict[str, Any] = {**LazyRAGOptions.PROMPTS, "rewrite_in_conversation":
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
-    """Answers from document summaries, and retrieves only if a gate decides that the reader is unsure.
+    """Answers from summaries of documents, and retrieves only if the reader (the model) is unsure.
 
     The input is a question, messages or a prompt value; or a mapping that holds one of these under
     ``question``, ``input``, ``query`` or ``messages``. The mapping may also hold a conversation under
-    ``chat_history``, ``history``, or any other key for messages. A model then first rewrites the question so
-    that it can be understood without the conversation (one more call; see ``rewrite_follow_ups``,
-    ``rewriter`` and ``show_conversation``). The output is a dictionary:
+    ``chat_history``, ``history``, or any other key whose value is a list of messages. In a conversation, a
+    model first rewrites the question so that it can be understood alone (one more call; see
+    ``rewrite_follow_ups``, ``rewriter`` and ``show_conversation``). The output is a dictionary:
 
     - ``answer``: the answer's text;
     - ``context``: the documents that the reader saw: first the summaries, which have ``is_summary`` in their
       metadata, then the retrieved documents, if any;
-    - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
-    - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` returns it;
-    - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
-    - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
-      streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
+    - ``decision``: a dictionary of ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and
+      ``threshold``;
+    - ``certainty``: how sure the reader was of the answer, in the form of :meth:`surerag.Certainty.to_dict`;
+    - ``finish``: why the answer ended: ``"stop"``, ``"length"`` or ``"content_filter"``; ``"empty"`` if
+      there is no answer;
+    - ``message``: the answer as a message, for a graph's ``messages``; the id is the id of the streamed
+      message, so that LangGraph's ``stream_mode="messages"`` shows the answer once;
     - with ``return_details``: ``question`` (the query of the search), ``summaries``, ``passages``,
       ``abstained`` and ``usage``.
 
@@ -107,8 +109,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     rewriter: Any = service_field("A model that rewrites follow-up questions; by default llm.")
 
     rewrite_follow_ups: bool = True
-    """Whether a model first rewrites a follow-up question so that it can be understood alone, with the prompt
-    ``rewrite_in_conversation`` (slot ``query``). If False, the search uses the original question."""
+    """Whether a model first rewrites a follow-up question, with the prompt ``rewrite_in_conversation`` (slot
+    ``query``), so that the question can be understood alone. If False, the search uses the original
+    question."""
 
     show_conversation: bool = False
     """Whether the answer's prompts contain the conversation. The reader then answers the original question;
@@ -136,15 +139,15 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         store: Any = None,
         **options: Any,
     ) -> Self:
-        """Build a chain, and let ``summaries_of`` make summaries of whole documents for it.
+        """Build a chain from whole documents, which :func:`summaries_of` summarizes.
 
         Args:
             documents: Whole documents, not cut into passages.
             llm: A chat model, an LLM or a reader of surerag.
             retriever: A retriever of passages, or a runnable from a question to documents.
             embeddings: The embedding model for the summaries.
-            summarize: A number of sentences to take from the beginning, a metadata key, a function of the
-                document, a model, or ``"model"`` for ``llm``.
+            summarize: The number of first sentences to take, the metadata key of a ready summary, a function
+                from a document to a summary, a model, or ``"model"`` for ``llm``.
             store: A vector store for the summaries; None keeps them in memory.
             **options: Options of the class.
         """
@@ -256,7 +259,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
-        """Return a stream's last chunk; it has new documents if an empty first answer caused a retrieval."""
+        """Return a stream's last chunk, with new documents if an empty first answer caused a retrieval."""
         # The key ``answer`` is present even if no text was streamed.
         chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
@@ -302,7 +305,6 @@ def _marked(summaries: Iterable[Passage]) -> list[Document]:
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a call has keyword arguments; a binding may have added them."""
     if options:
         raise ConfigurationError(
             f"a LazyRetrievalChain takes no {' and no '.join(options)} in a call",
@@ -314,14 +316,14 @@ def _check_no_options(options: Mapping[str, Any]) -> None:
 def create_lazy_retrieval_tool(
     chain: Runnable[Any, dict[str, Any]], name: str, description: str
 ) -> StructuredTool:
-    """Make a tool that calls a chain, like ``create_retriever_tool`` for a retriever.
+    """Make a tool with which an agent calls a chain.
 
     The tool has one argument, ``question``, and returns the answer. The chain's whole output (context,
     decision) is the artifact of the tool's message.
 
     Args:
         chain: A :class:`LazyRetrievalChain`, which may be configured or wrapped.
-        name: Name of the tool, which the agent calls.
+        name: Name under which the agent calls the tool.
         description: Text that tells the agent when to call the tool.
 
     Raises:

@@ -64,9 +64,9 @@ _NO_LIMIT = 1 << 20
 
 
 class _ToolsCalled(BaseException):
-    """Ends the run of the method because the model's first response calls tools.
+    """Ends a run of L-RAG because the model's first response calls tools.
 
-    It derives from BaseException so that ``except Exception`` in the method does not treat it as a failure.
+    The class derives from BaseException, so that ``except Exception`` in L-RAG does not catch it.
     """
 
     def __init__(self, response: AgentResponse) -> None:
@@ -77,7 +77,7 @@ class _ToolsCalled(BaseException):
 class AgentReader(ModelReader):
     """A reader that calls an agent's model with the agent's conversation, through all inner middleware.
 
-    The text of a prompt replaces the user's question. The prompt's system messages are appended to the
+    The text of L-RAG's prompt replaces the user's question. The prompt's system messages are appended to the
     agent's system message. The agent's own token limit and temperature apply.
     """
 
@@ -88,7 +88,7 @@ class AgentReader(ModelReader):
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
         self._together = False
         self._agent, self._handler = request, handler
-        # A tool call in the first response ends the method, unless this response is a sample for the gate.
+        # A tool call in the first response ends L-RAG, unless this response is a sample for the gate.
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
         self._is_first = True
@@ -101,7 +101,7 @@ class AgentReader(ModelReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """The model's capabilities; an answer is generated whole, because middleware cannot pause a model."""
+        """The model's capabilities, but answers are generated whole: middleware cannot pause a model."""
         return replace(super().capabilities, begin="whole")
 
     def keywords(self, settings: Mapping[str, Any]) -> readers.Keywords:
@@ -113,7 +113,7 @@ class AgentReader(ModelReader):
 
     def response_to(self, result: LazyRAGResult) -> AgentResponse:
         """Return the response that contains a result's answer; after a retrieval, the last response."""
-        # A response may have thoughts before the answer, which only the reader recognises.
+        # A response may begin with thoughts, which only the reader can tell from the answer.
         matching = [one for one in self._responses if one[0].endswith(result.answer)]
         if result.decision.retrieve or not matching:
             return self._responses[-1][1]
@@ -147,7 +147,7 @@ class AgentReader(ModelReader):
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Put a structured answer into a reply as JSON, or the abstention if a field has the abstention."""
+        """Return a reply with a structured answer as JSON, or with the abstention if a field contains it."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -158,7 +158,7 @@ class AgentReader(ModelReader):
 
 
 class LazyRetrievalState(AgentState[Any]):
-    """State of an agent that retrieves lazily; each run of the agent starts with both attributes empty.
+    """State of an agent with :class:`LazyRetrievalMiddleware`; both attributes are emptied before each run.
 
     Attributes:
         context: Retrieved documents that the model saw; empty if nothing was retrieved.
@@ -175,16 +175,17 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     The gate (option ``gate``) decides from the model's first answer whether to retrieve. Without a retrieval,
     the first answer is returned. With a retrieval, the model answers again with the passages before the
-    question; the first answer is dropped, and nobody sees it. The agent's conversation keeps the original
-    question. Before the search, the model rewrites a follow-up question so
-    that it can be understood without the conversation (one more call).
+    question; the first answer is dropped without being shown. The agent's conversation keeps the original
+    question. Before the search, the model rewrites a follow-up question so that it can be understood without
+    the conversation (one more call).
 
-    Tool calls pass through unchanged. If the model reads the result of a tool, it also sees the passages that
+    Tool calls pass through unchanged. A model that reads the result of a tool also sees the passages that
     were retrieved in this run. A structured answer counts as an answer, even if LangChain implements it as a
-    tool call. The middleware also retrieves if an answer is empty or has no log-probabilities (a fallback
-    model may return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each
-    with its own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at
-    its own temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
+    tool call. The middleware also retrieves if the first answer is empty or has no log-probabilities (a
+    fallback model may return none). The gate ``"semantic_entropy"`` draws samples of the answer without
+    LangChain's cache, each with its own seed, at most ``max_concurrency`` at a time. With this gate, the
+    model of an agent with tools first answers once at the agent's own temperature; if this answer calls a
+    tool, the tool runs, and no samples are drawn.
 
     The agent's state gets ``context`` and ``retrieval`` (see :class:`LazyRetrievalState`). The answer's
     message has the decision in ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the
@@ -293,7 +294,6 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(_with_note(reader.response_to(result), note), Command(update=update))
 
     def _with_context(self, request: AgentRequest) -> AgentRequest:
-        """Return the request with the documents that this run has retrieved, placed before the question."""
         documents = cast("LazyRetrievalState", request.state).get("context")
         places = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
         place = max(places, default=None)
@@ -309,7 +309,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's own error, so that other middleware may retry the call or change the model."""
+    """Raise the client's error instead of surerag's: other middleware may retry or change the model."""
     try:
         yield
     except SureragError as error:
@@ -320,7 +320,6 @@ def _client_errors() -> Iterator[None]:
 
 
 def _with_note(response: AgentResponse, note: Mapping[str, Any]) -> AgentResponse:
-    """Return a response whose answer has the decision in its metadata."""
     message = answer_of(response)
     if message is None:
         return response
@@ -340,7 +339,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a method, but let a model rewrite the search query so that it is clear without ``history``."""
+    """Run L-RAG, but search with a query that a model has rewritten to be clear without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
@@ -379,7 +378,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Replace the question by the prompt, and append the prompt's system messages to the system message."""
+    """Put a prompt in place of the question; append the prompt's system messages to the agent's."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
@@ -397,7 +396,7 @@ def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> Agen
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
-    """Return a message's content with its text replaced; images and other blocks are kept."""
+    """Return the content of a message with a new text; images and other blocks are kept."""
     if isinstance(question.content, str):
         return text
     others = [block for block in question.content if isinstance(block, dict) and block.get("type") != "text"]

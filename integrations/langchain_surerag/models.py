@@ -1,4 +1,4 @@
-"""A reader that calls a LangChain model through its outermost runnable, so that all wrappers apply."""
+"""A reader of surerag that calls a LangChain model together with its wrappers, such as retries."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ def reader_from_model(
     thinking_tokens: int = THINKING_TOKENS,
     thinking: Literal[True, "unmarked"] | None = None,
 ) -> ModelReader:
-    """Make a reader from a chat model or an LLM, which may be inside bindings, retries and fallbacks.
+    """Make a reader of surerag from a chat model or an LLM; bindings, retries and fallbacks are kept.
 
     ChatOpenAI and similar classes (chat completions), ChatOllama and ChatGoogleGenerativeAI return
-    log-probabilities, from which the reader computes entropies as intervals. OpenAI (completions) returns
-    log-probabilities only for whole answers, not for streams. All other models, including HuggingFacePipeline
-    and ChatHuggingFace, return only text. With several models (fallbacks, alternatives), the reader has the
-    capabilities that all of them share.
+    log-probabilities, from which the reader computes an interval for each entropy. OpenAI (completions)
+    returns log-probabilities only for whole answers, not for streams. All other models, including
+    HuggingFacePipeline and ChatHuggingFace, return only text. With several models (fallbacks, alternatives),
+    the reader has the capabilities that all these models share.
 
-    If the model, a binding or the config sets a maximum length, the reader respects this length. The reader
-    also respects their temperature, except for samples. If the model rejects a setting that the method
-    does not need, the reader stops sending this setting. Samples bypass LangChain's LLM cache, which would
-    return the same answer for every sample.
+    If the model, a binding or the config sets a maximum length or a temperature, the reader keeps this
+    setting; only samples are drawn at the method's own temperature. If the model rejects a setting that the
+    method does not need, the reader stops sending this setting. Samples bypass LangChain's LLM cache, which
+    would return the same answer for every sample.
 
     Args:
         model: The model, without prompt or output parser.
@@ -77,9 +77,9 @@ def reader_from_model(
         max_concurrency: Maximum number of simultaneous requests of one call; a smaller number in the caller's
             config takes precedence.
         thinking_tokens: Tokens that a model may spend on thoughts, in addition to the tokens of the answer.
-            The reader allows them as soon as it has seen the model think.
-        thinking: True to allow ``thinking_tokens`` from the first request on. ``"unmarked"`` does the same
-            for a model whose output begins with thoughts, and has a mark only at the end of the thoughts.
+            The reader allows these tokens as soon as a reply of the model has contained thoughts.
+        thinking: True to allow ``thinking_tokens`` from the first request on; ``"unmarked"`` does the same
+            for a model that marks the end of its thoughts, but not their beginning.
 
     Warns:
         UserWarning: If the model is a Hugging Face pipeline, because LangChain returns only its text.
@@ -101,7 +101,7 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a new reader for a model; return an existing reader unchanged."""
+    """Return a reader of surerag for a LangChain model; return a reader unchanged."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
@@ -119,17 +119,15 @@ def judge_of(judge: Any) -> Any:
 
 
 class _Context(NamedTuple):
-    """Context of a request: config, models that the config selects, and whether the answer may be dropped."""
-
     config: RunnableConfig
     leaves: tuple[Leaf, ...]
     is_draft: bool
 
 
 class ModelReader(ClientReader):
-    """A LangChain model as a reader of surerag; :func:`reader_from_model` makes it."""
+    """A LangChain model as a reader of surerag, made by :func:`reader_from_model`."""
 
-    thinking_hint = "raise thinking_tokens=… of reader_from_model, or switch thinking off in the model"
+    thinking_hint = "increase thinking_tokens=… of reader_from_model, or switch thinking off in the model"
 
     def __init__(
         self,
@@ -187,11 +185,11 @@ class ModelReader(ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """Maximum length of an answer in tokens, as set in the model, a binding or the config, or None."""
+        """Maximum answer length, in tokens, that the model, a binding or the config sets, or None."""
         return min(_limits(self._leaves(ensure_config())), default=None)
 
     def count_tokens(self, text: str) -> int:
-        """Return the number of tokens of a text by the model's ``custom_get_token_ids``, else an estimate."""
+        """Return a text's number of tokens by the model's ``custom_get_token_ids``, or else an estimate."""
         encode = getattr(self._bare, "custom_get_token_ids", None)
         return len(encode(text)) if callable(encode) else super().count_tokens(text)
 
@@ -253,7 +251,7 @@ class ModelReader(ClientReader):
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            # More answers, if the user's model requests them, would cost tokens and mix into a stream.
+            # Overrides a user's n > 1: further answers would cost tokens and mix into a stream.
             "n": (sampling.n, sampling.n > 1 or any(leaf.setting("n") for leaf in models)),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),
@@ -289,7 +287,7 @@ class ModelReader(ClientReader):
         past_cache: bool,
     ) -> LLMResult:
         """Call the innermost model with the keywords of its bindings, to get all samples in one request."""
-        # The cache tells samples apart by their number, which a chat prompt has and a text prompt lacks.
+        # A chat prompt has the sample's number, so the cache keeps samples apart; a text prompt has none.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
         config = merge_configs(*self._configs, config)
@@ -308,9 +306,9 @@ class ModelReader(ClientReader):
         return [part._replace(usage=usage or part.usage) for part in parts]
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield the parts of a stream.
+        """Yield the parts of a streamed answer.
 
-        If the stream fails before its first part, and LangChain retries the model, yield a whole answer.
+        If the stream fails before its first part, and a wrapper retries the model, request a whole answer.
         """
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
@@ -393,7 +391,7 @@ def _limits(models: Sequence[Leaf]) -> list[int]:
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:
-    """Whether all models can count the tokens of a stream, and the user has not set ``stream_usage``."""
+    """Whether all models can count a stream's tokens, and the user has set ``stream_usage`` for none."""
     return all(hasattr(one.model, "stream_usage") and one.setting("stream_usage") is None for one in models)
 
 
@@ -418,7 +416,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Convert a prompt to LangChain's form; caches distinguish samples by ``number``, in the metadata."""
+    """Convert a prompt to LangChain's form; ``number``, in the metadata, keeps samples apart in caches."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

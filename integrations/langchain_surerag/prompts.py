@@ -1,4 +1,4 @@
-"""Convert LangChain's prompt templates to prompts of surerag: texts, or turns with system messages."""
+"""Convert LangChain's prompt templates to prompts of surerag: texts, or messages with roles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ChatPrompt:
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots; ``| `` is put before a line of a value that looks like a line of the template."""
+        """Fill the slots; put ``| `` before each line of a value that looks like a line of the template."""
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(
@@ -44,7 +44,7 @@ class ChatPrompt:
 
 
 def prompt_of(name: str, value: Any) -> str | Template:
-    """Convert a text, a template of LangChain's, or pairs of role and text to a prompt for the methods.
+    """Convert a text, a template of LangChain's, or pairs of role and text to a prompt of surerag.
 
     Example:
         >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -91,7 +91,7 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
     template = getattr(value, "prompt", None)
     if not isinstance(template, LangChainPrompt):
         raise PromptError(
-            f"a chat prompt has a {type(value).__name__}",
+            f"a chat prompt contains a {type(value).__name__}",
             hint="use system, human and ai messages of text; pass a conversation with the input, under "
             '"chat_history"',
         )
@@ -100,7 +100,7 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
 
 
 def _text(template: Any, partial: Mapping[str, Any]) -> str:
-    """Return a template's text with its partial variables filled in; braces in their values are escaped."""
+    """Return a template's text with its partial variables filled in; braces in the values are escaped."""
     if template.template_format != "f-string":
         raise PromptError(
             f"a prompt is in the format {template.template_format}", hint="write it in f-string format"

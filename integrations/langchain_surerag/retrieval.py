@@ -98,7 +98,7 @@ def encoder_of(embeddings: Any) -> Any:
 
 
 class QuestionRetriever(VectorStoreRetriever):
-    """Replaces a vector store's retriever (``original``), and takes question vectors from an encoder's cache.
+    """Searches like a vector store's retriever (``original``), but caches question vectors in ``encoder``.
 
     Each search uses the current settings of ``original``.
     """
@@ -138,7 +138,8 @@ class RunnableRetriever:
     """Retrieves with a LangChain retriever, or any runnable from a question to documents.
 
     The number of passages is passed to retrievers that accept it: retrievers of vector stores, and retrievers
-    with a parameter ``k`` in both search methods. The results of other retrievers are cut to this number.
+    whose sync and async search methods have a parameter ``k``. The results of other retrievers are cut to
+    this number.
     """
 
     def __init__(self, runnable: RetrieverLike) -> None:
@@ -176,7 +177,7 @@ def retriever_of(retriever: Any) -> Any:
 
 
 def takes_k(runnable: object) -> bool:
-    """Whether ``invoke(question, k=…)`` passes ``k`` on to the search."""
+    """Whether ``runnable.invoke(question, k=…)`` passes ``k`` on to the search."""
     match runnable:
         case VectorStoreRetriever():
             return True

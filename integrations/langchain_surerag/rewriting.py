@@ -50,7 +50,7 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
     Put this step before any retriever, in place of a prompt and a model that write a query (as in
     ``create_history_aware_retriever``). It takes the same input as
     :class:`~langchain_surerag.LazyRetrievalChain`, and returns the original question or its rewrite as text.
-    A rewrite can be understood without the conversation before it. A question that the reader answers with
+    The rewrite can be understood without the conversation. A question that the reader answers with
     certainty is not rewritten.
 
     **Cost**: This step needs one search and one answer to measure the reader's certainty. If the reader is
@@ -74,7 +74,7 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
         super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **options: Any) -> str:
-        """Return the question to search with."""
+        """Return the query to search with."""
         return self._call_with_config(self._rewrite, input, config, **options)
 
     async def ainvoke(self, input: ChainInput, config: RunnableConfig | None = None, **options: Any) -> str:
@@ -89,7 +89,7 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
 
 
 class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
-    """Retrieves with the question, and also with a rewrite of it if the reader's answer is uncertain (DynQR).
+    """Retrieves with the question; if the reader's answer is uncertain, also with a rewritten query (DynQR).
 
     Each document has a decision in its metadata, under ``decision_key``: ``query`` (the query that found the
     documents), ``uncertainty`` (of the answer from these documents), ``original_answer``,

@@ -1,4 +1,4 @@
-"""Show a method's work in LangChain's traces: a tag for each call's purpose, events, and a run per answer."""
+"""Show what a method of surerag does in LangChain's traces: tagged model calls, events, and answers."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ TAGS: dict[Purpose, list[str]] = {
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return what a request of a method is for.
+    """Return the purpose of a request.
 
-    ``"answer"`` is for the returned text. ``"draft"`` is for one of several samples, or for a first answer
-    that may be dropped. ``"step"`` is for anything else.
+    ``"answer"``: the text that is returned. ``"draft"``: one of several samples, or a first answer that may
+    be dropped. ``"step"``: anything else.
     """
     match effect:
         case StartGeneration():
@@ -152,7 +152,7 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
 
 
 class AnswerRun:
-    """Reports an answer to LangChain as a model's run: its tokens, and at the end its whole text."""
+    """Reports an answer to LangChain as a model's run: first the tokens, and at the end the whole text."""
 
     def __init__(self, prompt: str, calls: Blocking) -> None:
         self._calls = calls
@@ -282,7 +282,7 @@ def _error_of_both_classes(error: SureragError, cause: Exception) -> SureragErro
         kinds: tuple[Any, Any] = type(error), type(cause)
         kind = _class_of_both(*kinds)
         both: SureragError = kind.__new__(kind, *error.args)
-    except TypeError:  # some pairs of classes written in C have no common layout
+    except TypeError:  # Python cannot derive a class from some pairs of C classes
         return error
     vars(both).update({**vars(cause), **vars(error)})
     return both.with_traceback(error.__traceback__)

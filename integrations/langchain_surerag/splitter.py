@@ -31,8 +31,8 @@ class SemanticTextSplitter(TextSplitter):
     Args:
         embeddings: An embedding model, or an encoder of surerag.
         length_function: Function that counts the tokens of a text; None estimates their number.
-        add_start_index: Whether a chunk's metadata have its position in the text, in characters, under
-            ``start_index``.
+        add_start_index: Whether a chunk's metadata have the chunk's position in the text, in characters,
+            under ``start_index``.
         **options: Options of :class:`surerag.SemanticChunkerOptions`.
 
     Raises:
@@ -56,7 +56,7 @@ class SemanticTextSplitter(TextSplitter):
             add_start_index=add_start_index,
         )
         self.core = core
-        """The method with its options and its encoder."""
+        """The :class:`surerag.SemanticChunker` that cuts the texts."""
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.core.options().items())
@@ -74,7 +74,7 @@ class SemanticTextSplitter(TextSplitter):
         return changed
 
     def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.75) -> Self:
-        """Return a copy whose threshold is a quantile of the similarities of neighbouring sentences in texts.
+        """Return a copy whose threshold is a quantile of the similarities of adjacent sentences in ``texts``.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].

@@ -29,8 +29,8 @@ from surerag.services import Encoder
 from surerag.text import replace_surrogates
 
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
-"""How to summarize: a number of sentences to take from the beginning, a metadata key, a function of the
-document, or a model that writes each summary once."""
+"""How to summarize: the number of first sentences to take, the metadata key of a ready summary, a function
+from a document to a summary, or a model that writes the summary."""
 RECORD_KEY = "surerag_summary"
 """Metadata key of a summary's :class:`Record`, in JSON; it is removed before a user sees the summary."""
 _ANY_TEXT = ("InMemoryVectorStore", "FAISS", "Chroma", "MemoryStore")
@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether a former summary was made from the same text with the same summarizer."""
+        """Whether the summary with record ``former`` has the same text as source, and the same summarizer."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
@@ -83,7 +83,7 @@ class MemoryStore(VectorStore):
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **_: Any
     ) -> list[str]:
-        """Embed documents, let them replace documents with the same ids, and return the ids."""
+        """Embed and store documents, which replace documents with the same ids; return the ids."""
         names = [str(one.id) for one in documents] if ids is None else [*ids]
         passages = map(passage_of, documents)
         held = [replace(one, id=name) for name, one in zip(names, passages, strict=True)]
@@ -154,7 +154,7 @@ class SummaryStore(VectorStore):
     """A vector store that takes whole documents, and stores and searches a summary of each document.
 
     LangChain's ``index`` keeps the store up to date: it adds new documents, replaces changed documents and
-    deletes removed documents, so that a model writes each summary once::
+    deletes removed documents. Unchanged documents are not summarized again::
 
         summaries = SummaryStore(Chroma("summaries", embeddings), summarize=2)
         index(documents, record_manager, summaries, cleanup="full", source_id_key="source")
@@ -162,18 +162,18 @@ class SummaryStore(VectorStore):
     Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. If the
     store takes only UUIDs, as Qdrant does, a UUID is made from the id.
 
-    Each summary has its document's metadata, so that the retriever's filter applies to the summary. It also
-    has the name of the embedding model. If you change the embedding model, summaries with the former model's
-    vectors are no longer shown. Add their documents again: the existing summaries then get new vectors, but
-    no summary is written again.
+    Each summary has its document's metadata, so that the retriever's filter applies to the summary. The
+    summary also has the name of the embedding model. If you change this model, summaries with the former
+    model's vectors are no longer shown. Add the documents again: the existing summaries then get new vectors,
+    but no summary is written again.
 
     A document without prose has no summary: the store holds the document's beginning instead, with the key
     ``no_summary`` in the metadata. If this beginning is nearest to a question, the chain retrieves passages.
 
     Args:
-        store: A vector store for nothing but the summaries; or an embedding model, to hold them in memory.
-        summarize: A number of sentences to take from the beginning, a metadata key, a function of the
-            document, or a model.
+        store: A vector store that holds only summaries; or an embedding model, to hold summaries in memory.
+        summarize: The number of first sentences to take, the metadata key of a ready summary, a function from
+            a document to a summary, or a model.
 
     Raises:
         ConfigurationError: If ``store`` is neither a vector store nor an embedding model.
@@ -192,8 +192,8 @@ class SummaryStore(VectorStore):
         self.changes = 0
         """How often summaries were added or deleted."""
         self.snapshots: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """The entries of each local store of a retriever when summaries were last updated, to detect deleted
-        and changed documents."""
+        """For each in-memory store of a retriever: its documents when summaries were last updated, to detect
+        documents that were deleted or changed later."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "snapshots": None}
@@ -209,7 +209,7 @@ class SummaryStore(VectorStore):
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
-        """Summarize documents, and let the summaries replace summaries with the same ids; return the ids."""
+        """Store summaries of documents in place of summaries with the same ids; return the ids."""
         return run_blocking(self._add(documents, ids, keywords, BLOCKING))
 
     async def aadd_documents(
@@ -246,7 +246,7 @@ class SummaryStore(VectorStore):
         return [summary_to_show(one) for one in await self.inner.asimilarity_search(query, k, **keywords)]
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return the nearest summaries as passages, for surerag's own ``LazyRAG``."""
+        """Return the ``k`` nearest summaries (None: 4) as passages, for :class:`surerag.LazyRAG`."""
         return [*map(passage_of, self.similarity_search(query, k or 4))]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -262,7 +262,7 @@ class SummaryStore(VectorStore):
 
     @property
     def encoder_name(self) -> str:
-        """Identity of the embedding model; empty if the store does not know it."""
+        """Identity of the embedding model; empty if the store does not know the model."""
         model = self.inner.embeddings
         return str(encoder_of(model).name) if isinstance(model, Embeddings | Encoder) else ""
 
@@ -301,7 +301,7 @@ class SummaryStore(VectorStore):
         records: Mapping[str, Record],
         calls: Blocking,
     ) -> list[Document]:
-        """Return summaries of documents; a stored summary of an unchanged text gets the current metadata."""
+        """Return summaries; if a text is unchanged, reuse its stored summary with the current metadata."""
         reusable = {
             name: one
             for name, one in present.items()
@@ -316,7 +316,6 @@ class SummaryStore(VectorStore):
         ]
 
     async def _summarize(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
-        """Summarize documents; return summaries with the documents' metadata, by document id."""
         plain = [
             PlainDocument(name, one.page_content, str(one.metadata.get("title") or ""), one.metadata)
             for name, one in documents.items()
@@ -344,7 +343,7 @@ class SummaryStore(VectorStore):
             held = await calls.call(self.inner, "get_by_ids", stored)
         except NotImplementedError:
             return None
-        # Qdrant's documents have no id.
+        # Documents from Qdrant have no id, so the id is read from the record.
         return {record.id: one for one in held if (record := Record.of(one.metadata))}
 
     async def _delete(
@@ -352,7 +351,7 @@ class SummaryStore(VectorStore):
     ) -> bool:
         if ids is None:
             raise InputError(
-                "there are no ids of summaries to delete", hint="pass the ids of their documents"
+                "there are no ids of summaries to delete", hint="pass the ids of the summarized documents"
             )
         # FAISS rejects unknown ids.
         held = await self._stored_summaries(ids, calls)

@@ -48,7 +48,7 @@ _AT_ONCE = 256
 _BY_VECTOR = (IN_MEMORY, FAISS, CHROMA)
 """Classes of vector stores that find the same documents by a question's vector as by its text."""
 _REMEDIES = (
-    "pass your own retriever for the summaries, which returns only summaries that its user may see; or, if "
+    "pass your own retriever of summaries, which returns only summaries that the user may see; or, if "
     "everybody may see every summary, pass summaries_are_public=True"
 )
 
@@ -62,8 +62,8 @@ def summaries_of(
 ) -> SummaryStore:
     """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
 
-    If the store already has a summary of a document, the summary is renewed only if the document's text, its
-    metadata, the way of summarizing or the embedding model has changed. Nothing is deleted: to delete
+    If the store already has a summary of a document, the summary is renewed only if the document's text, the
+    document's metadata, ``summarize`` or the embedding model has changed. Nothing is deleted: to delete
     summaries, use :class:`~langchain_surerag.SummaryStore` with LangChain's ``index``, or call ``delete`` of
     the store that this function returns.
 
@@ -71,9 +71,9 @@ def summaries_of(
         documents: Whole documents, not cut into passages; if ``store`` is passed, they may come from a
             generator of any length. A document without an id gets a UUID made from its text and metadata. If
             such a document changes, its old summary remains beside the new summary.
-        summarize: A number of sentences to take from the beginning, a metadata key, a function of the
-            document, or a model. If ``store`` is a ``SummaryStore``, the setting of that store applies.
-        embeddings: The embedding model that searches summaries in memory; it is needed without ``store``.
+        summarize: The number of first sentences to take, the metadata key of a ready summary, a function from
+            a document to a summary, or a model. If ``store`` is a ``SummaryStore``, its own setting applies.
+        embeddings: The embedding model that searches summaries in memory; needed unless ``store`` is passed.
         store: A vector store for the summaries; None keeps them in memory.
 
     Raises:
@@ -87,12 +87,12 @@ def summaries_of(
     if store is None and embeddings is None:
         raise ConfigurationError(
             "summaries cannot be searched without an embedding model or a store",
-            hint="pass embeddings=…, or a vector store=…",
+            hint="pass embeddings=…, or a vector store: store=…",
         )
     summaries = store
     if not isinstance(summaries, SummaryStore):
         summaries = SummaryStore(MemoryStore(embeddings) if store is None else store, summarize)
-    # The store in memory has one matrix of vectors, which we build only once.
+    # The in-memory store builds its matrix of vectors in each call, so it gets all documents in one call.
     while batch := list(islice(texts, None if store is None else _AT_ONCE)):
         summaries.add_changed(batch)
     return summaries
@@ -127,9 +127,9 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 
 
 def _check_same_visibility(summaries: Any, retriever: Any) -> None:
-    """Check that ``summaries`` and ``retriever`` have the same filter, unless the user wrote ``summaries``.
+    """Raise an error if the filters of ``summaries`` and ``retriever`` differ; trust a user's own class.
 
-    If we cannot analyse ``retriever``, any filter of ``summaries`` is accepted, but not its absence.
+    If we cannot analyse ``retriever``, ``summaries`` must have a filter, which may be any filter.
     """
     visibility, why = _visibility_and_reason(retriever)
     of_summaries, own = _visibility_and_reason(summaries)
@@ -141,7 +141,7 @@ def _check_same_visibility(summaries: Any, retriever: Any) -> None:
 
 
 class _CheckedRetriever:
-    """A retriever of summaries that compares the filters at each question, because filters may change."""
+    """Retrieves summaries, and calls ``check`` before each search, because filters may change."""
 
     def __init__(self, tier: Retriever, check: Callable[[], None]) -> None:
         self._tier, self._check = tier, check
@@ -163,12 +163,13 @@ def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[A
 
 
 def _visibility_and_reason(retriever: Any) -> tuple[Visibility, str]:
-    """Return which documents a retriever can return, and why we cannot know it (empty if we know it)."""
+    """Return which documents a retriever can return; if unknown, also the reason (else an empty text)."""
     try:
         visibility = visibility_of(retriever)
     except UnknownVisibilityError as error:
         return Visibility(), str(error)
-    return visibility, "the retriever's own list may lack documents" if visibility.is_list else ""
+    partial_list = "the retriever searches its own list, which may lack documents"
+    return visibility, partial_list if visibility.is_list else ""
 
 
 def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
@@ -189,9 +190,9 @@ def _in_words(visibility: Visibility, others: Visibility) -> str:
 class SummaryTier:
     """Searches a vector store for summaries that the user may see.
 
-    A summary is not shown if the retriever's filter may exclude its document, if its document was deleted or
-    changed in the retriever's store since it was summarized (if we can access the store), or if the vector of
-    the summary comes from another embedding model.
+    A summary is not shown in three cases: the retriever's filter may exclude the summarized document; the
+    document was deleted or changed later in the retriever's store (noticed only in in-memory stores); or
+    another embedding model made the summary's vector.
     """
 
     def __init__(self, summaries: VectorStore, retriever: Any, *, public: bool) -> None:
@@ -220,7 +221,7 @@ class SummaryTier:
             )
 
     def _current_visibility(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
-        """Return search arguments that apply the retriever's filter, and snapshots of its local stores."""
+        """Return search arguments with the retriever's filter, and snapshots of its local stores."""
         visibility, why = _visibility_and_reason(self._retriever)
         for store in visibility.stores:
             self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
@@ -240,7 +241,7 @@ class SummaryTier:
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
-        """Return a retriever that shares question vectors with the summaries, if both use the same model."""
+        """Return a retriever that reuses the question vectors of the search for summaries, if it can."""
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"

@@ -2,8 +2,8 @@
 
 L-RAG may show a summary only if the retriever could return the summarized document. So we accept a retriever
 only if its class (not a subclass) is listed below, and if each setting that the user changed is listed with
-the class. Any other retriever may hide documents for a reason that we cannot see: a function, a user's
-class, an argument of a store.
+the class. Any other retriever may hide documents for a reason that we cannot see: in a function, in a
+user's class, in an argument of a store.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Visibility:
         filter: The filter, in the format of the vector store; None if the search may find every document.
         store: Full name of the class of the vector store that applies the filter; empty without a filter.
         at_call: Name and id of each configurable field that the caller's config may set in a call.
-        stores: Local stores that hold the documents; empty if any document is kept elsewhere.
-        is_list: Whether the retriever (BM25, say) searches a list of its own, which may be incomplete.
+        stores: Stores in this process that hold the documents; empty if any document is kept elsewhere.
+        is_list: Whether the retriever (BM25, say) searches its own list of documents, which may be partial.
     """
 
     filter: Any = None
@@ -67,7 +67,7 @@ class Visibility:
 
 
 class _Document:
-    """A document that has only metadata; it records every other attribute that a filter reads."""
+    """A document that has only metadata; all else that a filter reads is noted in ``metadata.missing``."""
 
     __class__: Any = Document  # for filters that call isinstance
 
@@ -88,7 +88,7 @@ class _Document:
 
 
 class _WatchedMetadata(Mapping[Any, Any]):
-    """Metadata that collect, in the set ``missing``, the names of values that a filter reads in vain."""
+    """Metadata; the set ``missing`` collects the names of absent values that a filter tries to read."""
 
     def __init__(self, values: Mapping[Any, Any], missing: set[str]) -> None:
         self._values, self.missing = values, missing
@@ -115,7 +115,7 @@ class _WatchedMetadata(Mapping[Any, Any]):
 
 
 def apply_filter(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:
-    """Return whether a filter certainly admits a document, and the names of missing values that it reads.
+    """Return whether a filter certainly admits a document, and which absent metadata the filter reads.
 
     A summary has only the metadata of its document. The document's chunks may have further keys. If a filter
     reads a key that the summary lacks, the summary is not admitted, whatever the filter returns.
@@ -184,7 +184,7 @@ def _unknown_settings(value: Any, known: set[str]) -> list[str]:
 _HARMLESS = {"k", "score_threshold", "fetch_k", "lambda_mult"}
 """Search arguments that affect only relevance and the number of results, never access rights."""
 _COMPARISONS = {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}
-"""Operators of Chroma's filters that match only documents with the tested key."""
+"""Operators of Chroma's filters that match only documents that have the tested key."""
 
 
 def _visibility_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Visibility:
@@ -303,7 +303,7 @@ _BYTE_STORES = (
 
 
 def _visibility_of_merged(retriever: Any) -> Visibility:
-    """Return what merged retrievers can return; raise an error if several have filters, and these differ."""
+    """Return which documents merged retrievers can return; raise an error if their filters differ."""
     parts = [visibility_of(one) for one in retriever.retrievers]
     limited = [one for one in parts if one.hides_documents]
     if limited:
@@ -313,7 +313,10 @@ def _visibility_of_merged(retriever: Any) -> Visibility:
 
 
 def _common_visibility(equal: Sequence[Visibility], parts: Sequence[Visibility] = ()) -> Visibility:
-    """Check that ``equal`` are equal; return the first, with the parts' stores if each part has a store."""
+    """Return the visibility that all of ``equal`` share, with the stores of ``parts`` (default: ``equal``).
+
+    If a part has no store, the result has no stores. If the visibilities differ, an error is raised.
+    """
     if any(one != equal[0] for one in equal):
         raise UnknownVisibilityError("the inner retrievers do not all return the same documents")
     groups = [one.stores for one in parts or equal]
@@ -453,8 +456,8 @@ _RETRIEVERS: Mapping[str, tuple[Any, str]] = {
     f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_visibility_of_list, _NEAREST),
     f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_visibility_of_list, _NEAREST),
 }
-"""For each class of retrievers or of wrappers around a retriever: the function that returns its visibility,
-and the names of the settings that we can analyse."""
+"""For each class of retrievers or of wrappers around a retriever: the function that returns the
+retriever's visibility, and the names of the settings that we can analyse."""
 _COMPRESSORS: Mapping[str, str] = {
     "langchain_surerag.compressors.ClusterCompressor": "*",
     "langchain_surerag.compressors.DenseRefiner": "*",

@@ -1,4 +1,4 @@
-"""A callback handler that records the answers of models in LangChain's runs, with their certainty."""
+"""A callback handler that records models' answers in LangChain's runs, and the certainty of each answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SeenAnswer:
         prompt: The messages to which the model replied.
         is_aside: Whether the answer is not the run's output: it calls tools, or is an intermediate step.
         message_id: Id of the answer's message; empty for an answer that is a text.
-        beside: Calls of models that were running when the call of this answer began.
+        beside: Ids of the model calls that were running when the call of this answer began.
     """
 
     run_id: UUID
@@ -62,7 +62,7 @@ class SeenAnswer:
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a model that has not ended."""
+    """An unfinished call of a model."""
 
     prompt: Sequence[BaseMessage]
     settings: Mapping[str, Any]
@@ -97,11 +97,11 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown_answer(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output contains; None if it contains none, or several different texts.
+        """Return the model's answer in an output; None if there is none, or several with different texts.
 
-        If runs have the same text, return the newest answer with log-probabilities, because a component of
-        surerag may report its answer in a second run without log-probabilities. If several of these runs were
-        simultaneous, return the least certain answer, because we cannot know which one the output contains.
+        Of several answers with the same text, the newest with log-probabilities is returned, because surerag
+        may report an answer in a second run without log-probabilities. If several of these answers were
+        generated at the same time, the least certain is returned, because the output may contain any of them.
         """
         answers = self._answers_in(output)
         if len({one.text.strip() for one in answers}) != 1:
@@ -119,7 +119,7 @@ class RunTree:
         )
 
     def _answers_in(self, output: Any) -> list[SeenAnswer]:
-        """Return the answers in an output; if a parser made the output, return the answers that it parsed."""
+        """Return the models' answers that an output contains, or that a parser turned into the output."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         answer = answer_in(output)
         texts = set(texts_in(answer))
@@ -128,16 +128,16 @@ class RunTree:
         return _parsed_from(candidates, texts) or candidates[-1:]
 
     def _made_for(self, output: Any, answer: Any, shown: Sequence[SeenAnswer]) -> list[SeenAnswer]:
-        """Return the answers in ``shown`` whose message or run belongs to the output; empty if none does."""
+        """Select the answers whose message is ``answer``, or whose run computed the key ``answer``."""
         same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
         if not same and isinstance(output, Mapping) and "answer" in output:
             same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]
         return same
 
     def certainty(self, output: Any) -> Certainty:
-        """Return how sure a model was of the answer that an output contains.
+        """Return how sure a model was of the answer in an output.
 
-        If the output has a certainty already, because a component of surerag wrote it, return this certainty.
+        If a component of surerag has already put a certainty into the output, that certainty is returned.
         """
         if (certainty := certainty_in(output)) is not None:
             return certainty
@@ -148,7 +148,7 @@ class RunTree:
 
 
 def _parsed_from(candidates: Sequence[SeenAnswer], texts: Collection[str]) -> list[SeenAnswer]:
-    """Return the answers that contain some of the texts; if one answer contains all texts, only this one."""
+    """Return the last answer that contains all texts; if there is none, the answers with some of them."""
     with_some = [one for one in candidates if any(text in one.text for text in texts)]
     with_all = [one for one in with_some if all(text in one.text for text in texts)]
     return with_all[-1:] or with_some
@@ -171,7 +171,7 @@ class Watcher(BaseCallbackHandler):
         """Handle the output of a run that ended; a derived class may override this method."""
 
     def assessed(self, certainty: Certainty) -> Certainty:
-        """Return a certainty; a derived class may add a probability."""
+        """Return ``certainty``; a derived class may add the probability that the answer is right."""
         return certainty
 
     def _enter(self, run_id: UUID, parent: UUID | None, tags: Sequence[str] | None = None) -> RunTree:
@@ -288,7 +288,7 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
-        # ``answers[-1]`` is the returned answer, and LangChain returns the first generation.
+        # Reversed: LangChain returns the first generation, and ``answers[-1]`` must be the returned answer.
         for generation in reversed(generations):
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
@@ -378,7 +378,7 @@ def _wording(template: Any) -> Any:
 
 
 def certainty_in(output: Any) -> Certainty | None:
-    """Return the certainty under the key ``certainty`` of an output or of metadata, or None."""
+    """Return the certainty under the key ``certainty`` of an output or of metadata, if any."""
     values = output.get(METADATA_KEY) if isinstance(output, Mapping) else None
     if isinstance(values, Mapping):
         with suppress(InputError):

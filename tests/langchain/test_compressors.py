@@ -353,7 +353,7 @@ async def test_the_parents_of_a_multi_vector_retriever(id_key: str, caplog: pyte
     with_key = around(parents=writer)
     assert with_key.invoke(QUERY) == await with_key.ainvoke(QUERY) != []
     assert "no_parents" not in caplog.text
-    with pytest.raises(ConfigurationError, match="from the vector store that this retriever filled"):
+    with pytest.raises(ConfigurationError, match="filled by the retriever in parents"):
         refiner(FakeReader(confused), parents=writer).compress_documents([Document(LONG)], QUERY)
     if id_key != "doc_id":
         with pytest.raises(
