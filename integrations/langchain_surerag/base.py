@@ -30,7 +30,7 @@ class Part(Options, ABC):
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False
     )
-    """What the reader has learned about its model's API, such as rejected settings; shared by all copies."""
+    """What the reader has learned about its model's API, such as rejected settings; all copies share it."""
     _core: Any = PrivateAttr(None)
 
     @property
@@ -129,7 +129,6 @@ class SerializablePart(Part, Serializable):
 
 
 def _loads_again(service: object) -> bool:
-    """Whether LangChain's serialisation can restore a service completely."""
     if isinstance(service, str):
         return True
     return isinstance(service, Serializable) and not _is_lossy(dumpd(service))

@@ -82,9 +82,10 @@ def with_certainty(
     Args:
         llm: A chat model or an LLM; bindings, retries and fallbacks around the model are kept. If there are
             several models, answers of a model that returns no log-probabilities have no certainty.
-        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
-            returns it.
-        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
+        policy: A result of :func:`surerag.calibrate_abstention`; it estimates the probability that an answer
+            is right.
+        measure: The measure of ``uncertainty`` (see :func:`surerag.certainty_of`); None uses the measure of
+            ``policy``, if there is a policy.
         top_logprobs: Number of likeliest tokens to request for each token; OpenAI returns up to 20.
 
     Raises:
@@ -179,9 +180,10 @@ class CertaintyHandler(Watcher):
     ``.probability`` and ``.measure``.
 
     Args:
-        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
-            returns it.
-        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
+        policy: A result of :func:`surerag.calibrate_abstention`; it estimates the probability that an answer
+            is right.
+        measure: The measure of ``uncertainty`` (see :func:`surerag.certainty_of`); None uses the measure of
+            ``policy``, if there is a policy.
         on_answer: Function that gets a run's id and certainty when the run ends, for logs and metrics.
         langsmith_client: LangSmith's client, which sends ``uncertainty`` and ``probability`` of each run as
             feedback.
@@ -276,9 +278,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
     Args:
         chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
-        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
-            returns it.
-        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
+        policy: A result of :func:`surerag.calibrate_abstention`; it estimates the probability that an answer
+            is right.
+        measure: The measure of ``uncertainty`` (see :func:`surerag.certainty_of`); None uses the measure of
+            ``policy``, if there is a policy.
         second_opinion: For a model without log-probabilities: :class:`surerag.AreYouSure` or
             :class:`surerag.SampleAgreement`, which call the model again (their docstrings state the cost).
         langsmith_client: LangSmith's client, to send the feedback if LangSmith does not trace the run.
@@ -446,7 +449,6 @@ def _as_mapping(output: Any) -> dict[str, Any]:
 
 
 def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
-    """Return an output with ``certainty``, also in the metadata of the message with the answer."""
     values = certainty.to_dict()
     message = output.get("message") or _last_answer(output.get("messages"))
     if not isinstance(message, AIMessage) or METADATA_KEY not in message.response_metadata:
@@ -617,7 +619,6 @@ def set_span_attributes(certainty: Certainty) -> None:
 
 
 def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, certainty: Certainty) -> None:
-    """Send a certainty to LangSmith, as feedback on a run; a failure is only logged."""
 
     def send() -> None:
         for name, value in _numbers(certainty).items():

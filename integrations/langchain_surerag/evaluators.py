@@ -92,7 +92,6 @@ class ExampleEvaluator(Part):
     async def _feedback(
         self, calls: Blocking, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
     ) -> dict[str, Any]:
-        """Measure an example; after a failure, return feedback that LangSmith shows as an error."""
         inputs = inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {}
         outputs = outputs or getattr(run, "outputs", None) or {}
         references = references or getattr(example, "outputs", None) or {}

@@ -118,7 +118,7 @@ def _query(value: Any) -> Query:
 
 
 def _history(values: Mapping[Any, Any], key: str, question: str) -> tuple[Message, ...]:
-    """Return the conversation in a mapping; if it ends with the question, leave the question out."""
+    """Return the conversation in ``values``; a last message that repeats the question is left out."""
     names = [name for name in _HISTORY_KEYS if values.get(name)]
     names = names or [name for name in values if name != key and _is_conversation(values[name])]
     if len(names) > 1:

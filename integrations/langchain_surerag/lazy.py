@@ -1,4 +1,4 @@
-"""L-RAG as a LangChain chain and as a tool: the model answers from summaries; only if unsure, we retrieve."""
+"""L-RAG as a LangChain chain and as a tool: a model answers from summaries; if it is unsure, we retrieve."""
 
 from __future__ import annotations
 

@@ -360,7 +360,6 @@ def answer_of(response: AgentResponse) -> AIMessage | None:
 
 
 def _fields_of(message: AIMessage, response: AgentResponse) -> Any:
-    """Return the fields of a structured answer, from its tool call or its text; None for a plain answer."""
     if message.tool_calls:
         return [call["args"] for call in message.tool_calls]
     if response.structured_response is not None:
@@ -396,7 +395,6 @@ def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> Agen
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
-    """Return the content of a message with a new text; images and other blocks are kept."""
     if isinstance(question.content, str):
         return text
     others = [block for block in question.content if isinstance(block, dict) and block.get("type") != "text"]

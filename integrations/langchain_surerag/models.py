@@ -391,7 +391,6 @@ def _limits(models: Sequence[Leaf]) -> list[int]:
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:
-    """Whether all models can count a stream's tokens, and the user has set ``stream_usage`` for none."""
     return all(hasattr(one.model, "stream_usage") and one.setting("stream_usage") is None for one in models)
 
 

@@ -100,7 +100,6 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
 
 
 def _text(template: Any, partial: Mapping[str, Any]) -> str:
-    """Return a template's text with its partial variables filled in; braces in the values are escaped."""
     if template.template_format != "f-string":
         raise PromptError(
             f"a prompt is in the format {template.template_format}", hint="write it in f-string format"

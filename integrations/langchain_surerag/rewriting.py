@@ -92,11 +92,12 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     """Retrieves with the question; if the reader's answer is uncertain, also with a rewritten query (DynQR).
 
     Each document has a decision in its metadata, under ``decision_key``: ``query`` (the query that found the
-    documents), ``uncertainty`` (of the answer from these documents), ``original_answer``,
-    ``original_uncertainty``, ``threshold``, ``acted`` (whether the first answer was uncertain), ``rewritten``
-    (whether these documents were found by the rewritten query), ``finish`` (why the answer ended) and
-    ``reason`` (of the decision). Documents that differ only in their decisions compare as equal. The cost is
-    one search and one answer; if the reader is uncertain, two searches, two answers and one rewrite.
+    documents), ``uncertainty`` (of the answer from these documents), ``original_answer`` and
+    ``original_uncertainty`` (with the question as the query), ``threshold``, ``acted`` (whether the first
+    answer was uncertain), ``rewritten`` (whether these documents were found by the rewritten query),
+    ``finish`` (why the answer ended) and ``reason`` (why this query was chosen). Documents that differ only
+    in their decisions compare as equal. The cost is one search and one answer; if the reader is uncertain,
+    two searches, two answers and one rewrite.
 
     Options can be set for one call (``invoke(query, top_n=3)``). LangChain's usual name ``k`` may be used for
     ``top_n``, in the constructor and in calls. LangChain's ``dumps`` and ``loads`` support the retriever.

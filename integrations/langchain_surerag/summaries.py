@@ -221,7 +221,7 @@ class SummaryTier:
             )
 
     def _current_visibility(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
-        """Return search arguments with the retriever's filter, and snapshots of its local stores."""
+        """Return the retriever's filter as search arguments, and snapshots of its in-memory stores."""
         visibility, why = _visibility_and_reason(self._retriever)
         for store in visibility.stores:
             self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
@@ -308,7 +308,6 @@ async def _search_in_store(
 
 
 def _filter_of(visibility: Visibility, store: VectorStore) -> Any:
-    """Convert the filter of a retriever to the format of the summaries' store."""
     path = path_of(store)
     takes_document = path in (IN_MEMORY, path_of(MemoryStore))
     condition = visibility.condition if takes_document or path == FAISS else None

@@ -2,8 +2,8 @@
 
 L-RAG may show a summary only if the retriever could return the summarized document. So we accept a retriever
 only if its class (not a subclass) is listed below, and if each setting that the user changed is listed with
-the class. Any other retriever may hide documents for a reason that we cannot see: in a function, in a
-user's class, in an argument of a store.
+the class. Any other retriever may hide documents in a way that we cannot see: through a function, a user's
+class, or an argument of a store.
 """
 
 from __future__ import annotations

@@ -348,7 +348,6 @@ def _note(message: BaseMessage, certainty: Certainty) -> None:
 
 
 def _alternatives(settings: Mapping[str, Any]) -> int | None:
-    """Return how many alternatives were requested for each token, or None if unknown."""
     # The chat API has a number top_logprobs, the completions API a number logprobs.
     for name in ("top_logprobs", "logprobs"):
         if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
