@@ -143,7 +143,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
     ``score`` (entropy of the answers, in nats), ``certain`` (whether the score is at most the threshold),
-    ``label`` (this document's effect on the answer: ``"necessary"``, say), ``rounds`` (number of contexts
+    ``label`` (whether the answer needs this document: ``"necessary"``, say), ``rounds`` (number of contexts
     measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls`` (number of model
     calls). If a model fails, the best context so far is returned, or else the first ``top_n`` documents, with
     a warning.

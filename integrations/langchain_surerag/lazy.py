@@ -61,7 +61,7 @@ _PROMPTS: dict[str, Any] = {**LazyRAGOptions.PROMPTS, "rewrite_in_conversation":
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
-    """Answers from summaries of documents, and retrieves only if the reader (the model) is unsure.
+    """Answers from summaries of documents, and retrieves only if a gate finds the reader (the model) unsure.
 
     The input is a question, messages or a prompt value; or a mapping that holds one of these under
     ``question``, ``input``, ``query`` or ``messages``. The mapping may also hold a conversation under
@@ -77,7 +77,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``certainty``: how sure the reader was of the answer, in the form of :meth:`surerag.Certainty.to_dict`;
     - ``finish``: why the answer ended: ``"stop"``, ``"length"`` or ``"content_filter"``; ``"empty"`` if
       there is no answer;
-    - ``message``: the answer as a message, for a graph's ``messages``; the id is the id of the streamed
+    - ``message``: the answer as a message, to add to a graph's ``messages``; it has the id of the streamed
       message, so that LangGraph's ``stream_mode="messages"`` shows the answer once;
     - with ``return_details``: ``question`` (the query of the search), ``summaries``, ``passages``,
       ``abstained`` and ``usage``.

@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether the summary with record ``former`` has the same text as source, and the same summarizer."""
+        """Whether the summary with the record ``former`` is of the same text, by the same summarizer."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps a matrix of vectors; LangChain's store builds a matrix in each search."""
+    """An in-memory store that keeps a matrix of vectors; LangChain's InMemoryVectorStore keeps none."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -140,7 +140,7 @@ class MemoryStore(VectorStore):
 
     @classmethod
     def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
-        """Make a store of texts, as LangChain's stores do."""
+        """Make a store of texts; the arguments are those of LangChain's stores."""
         store = cls(embedding)
         store.add_texts(list(texts), metadatas, **keywords)
         return store
@@ -255,7 +255,7 @@ class SummaryStore(VectorStore):
 
     @classmethod
     def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
-        """Make an in-memory store of texts, as LangChain's stores do."""
+        """Make an in-memory store of summaries of texts; the arguments are those of LangChain's stores."""
         store = cls(embedding)
         store.add_texts(list(texts), metadatas, **keywords)
         return store

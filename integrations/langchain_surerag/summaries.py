@@ -60,7 +60,7 @@ def summaries_of(
     embeddings: Embeddings | None = None,
     store: VectorStore | None = None,
 ) -> SummaryStore:
-    """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
+    """Return a store with summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
 
     If the store already has a summary of a document, the summary is renewed only if the document's text, the
     document's metadata, ``summarize`` or the embedding model has changed. Nothing is deleted: to delete
