@@ -1,4 +1,4 @@
-"""The text of an answer, whole or in pieces: remove thoughts and white space, cut at stop texts; no I/O.
+"""Remove thoughts and surrounding white space from answers, and cut answers at stop texts; no I/O.
 
 Most models mark thoughts with ``<think>``, as DeepSeek-R1 and Qwen3 do. Magistral, Seed-OSS and Gemma 4 have
 other marks. gpt-oss writes the format harmony, whose parts are named channels: the channel ``analysis`` has
@@ -37,7 +37,7 @@ MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
 """Marks that open or close thoughts, and special tokens with which such marks begin. A decoder must keep
 these texts, even if it omits other special tokens."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
-"""Marks after which the answer may begin; in a list of all tokens, the answer follows the last mark."""
+"""Marks after which the answer may begin; in a list of all tokens, it follows the last of these marks."""
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
 """Tokens between harmony's channels. In other vocabularies the same texts have other meanings."""
 
@@ -225,7 +225,7 @@ def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
 
 
 def held_for_stop(text: str, stop: tuple[str, ...]) -> int:
-    r"""Return how many characters at the end of a text may become the beginning of a stop text.
+    r"""Return how many characters at the end of a text may begin a stop text that is not complete yet.
 
     Example:
         >>> held_for_stop("Velm. Ques", ("\nA", "Question")), held_for_stop("Velm", ("\n",))

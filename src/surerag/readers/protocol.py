@@ -29,18 +29,18 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a reader can do; methods refuse a reader that lacks what they need.
+    """What a reader can do; surerag's methods refuse a reader that lacks a capability that they need.
 
     Attributes:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
-        energy: Whether traces carry log-sum-exp of the raw logits.
+        energy: Whether generations carry the log-sum-exp of the raw logits of every step.
         begin: ``"native"`` if a generation can stop after n tokens and continue later without processing the
             prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
-        native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
+        native_async: Whether async methods, such as ``agenerate``, await real I/O, not a worker thread.
         thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it can think,
             but thinking is switched off; ``"apart"`` if it thinks, and its thoughts are not in the answer.
     """
@@ -98,7 +98,11 @@ class BegunGeneration:
         return self.partial is self.whole
 
     def rest(self) -> Generation:
-        """Return the whole answer. An answer that is not whole yet can be completed once."""
+        """Return the whole answer; generate its missing part first.
+
+        Raises:
+            InputError: If a part was missing, and the answer was completed or closed before.
+        """
         if self.whole is None:
             raise NotImplementedError
         return self.whole
@@ -109,7 +113,7 @@ class BegunGeneration:
         yield Chunk(whole.text, whole)
 
     def close(self) -> None:
-        """Stop the generation and free what it holds; closing again, or after its end, does nothing."""
+        """Stop the generation and free its memory or connection; do nothing if it has ended or is closed."""
 
     async def arest(self) -> Generation:
         """Like ``rest``, without blocking the event loop."""
@@ -225,7 +229,7 @@ class BaseReader:
         try:
             return in_groups(prompts, samplings, begin)
         except BaseException:
-            with ExitStack() as closing:  # if one cannot be closed, the others are closed nevertheless
+            with ExitStack() as closing:  # closes every answer, even if another answer fails to close
                 for item in begun:
                     closing.callback(item.close)
             raise
@@ -259,7 +263,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call ``call`` once for each set of prompts with equal sampling parameters; keep the order."""
+    """Call a function once for each group of prompts with equal parameters; return the results in order."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -275,7 +279,7 @@ def first_tokens(trace: TokenTrace, count: int) -> TokenTrace:
 
 
 def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
-    """Return the trace of some of the tokens."""
+    """Return the trace of the tokens that a slice selects."""
     entropy = trace.entropy and EntropyTrace(
         trace.entropy.lower[part], trace.entropy.upper[part], trace.entropy.exact
     )

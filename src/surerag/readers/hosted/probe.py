@@ -22,7 +22,8 @@ _PROMPTS = (
 _TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
 _EQUAL_LOGPROBS = 0.02
-"""Log-probabilities that differ by less count as equal: batching servers differ in the last digits."""
+"""Log-probabilities [nats] that differ by at most this number count as equal, because a server's batches
+change the last digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ async def probe(reader: ClientReader) -> Probe:
 async def _answered(reader: ClientReader) -> str:
     """Return the first prompt that the model answers; record in the reader whether the model thinks."""
     for prompt in _PROMPTS:
-        # The answer is long enough to hold the end of thoughts, even if no mark stands at their beginning.
+        # 256 tokens mostly suffice for the mark at the end of thoughts, even if no mark begins the thoughts.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
-        reader.learned.note(CLOSES_THOUGHTS)  # the probe finds this out itself, so no warning is needed
+        reader.learned.note(CLOSES_THOUGHTS)  # prevents a warning: the probe handles such answers
         (reading, *_) = await reader.readings(question, AWAITING)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
@@ -149,10 +150,9 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request whose answer needs log-probabilities, unless ``top`` is None.
+        """Return a request that needs log-probabilities, unless ``top`` is None, and any temperature above 0.
 
-        A temperature above 0 is needed, too. If the server refuses a needed setting, the reader raises an
-        error, and does not omit the setting.
+        If the server refuses a needed setting, the reader raises an error, and does not omit the setting.
         """
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)

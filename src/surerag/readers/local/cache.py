@@ -1,4 +1,4 @@
-"""A cache of attention keys and values, which grows in place; its rows can be taken out and joined again."""
+"""A cache of attention keys and values that grows in place; rows can be taken out and joined again."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Ids = tuple[int, ...]
 
-# The model processes a common beginning of prompts once if it has at least this many tokens.
+# A common beginning of prompts is processed only once if the beginning has at least this many tokens.
 _MIN_SHARED = 48
-# Maximum padding in a batch of prompts: this many tokens, or an eighth of all tokens.
+# Maximum padding in a batch of prompts: the larger of this many tokens and an eighth of all tokens.
 _PADDING = 64
 _SPARE_SLOTS = 64
 
@@ -217,7 +217,7 @@ def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[i
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
-    """Sort prompts so that common beginnings and similar lengths are neighbours; long prompts come first."""
+    """Sort prompts: prompts with a common beginning are neighbours, and long prompts come first."""
     longest: dict[Ids, int] = {}
     for prompt in prompts:
         longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))

@@ -30,7 +30,7 @@ _WINDOW_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length"
 
 
 class CausalModel:
-    """A ``transformers`` model with its window, its end tokens, and one way to run it.
+    """A ``transformers`` model with its window and end tokens, and with a method for one forward pass.
 
     Attributes:
         model: The model as it was passed in, with wrappers of PEFT or ``torch.compile``; ``bare`` is the
@@ -51,7 +51,7 @@ class CausalModel:
         self.model: Any = model
         encodes = getattr(self.bare.config, "is_encoder_decoder", False)
         if encodes or (isinstance(self.bare, PreTrainedModel) and not self.bare.can_generate()):
-            reason = "has an encoder and a decoder" if encodes else "does not say which token comes next"
+            reason = "has an encoder and a decoder" if encodes else "does not predict the next token"
             raise ConfigurationError(
                 f"{type(self.bare).__name__} {reason}, but a reader needs a causal language model",
                 hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
@@ -81,7 +81,10 @@ class CausalModel:
 
     @property
     def batch_tokens(self) -> int:
-        """Default limit on tokens of a batch: 32,768, or what half the free CUDA memory holds if more."""
+        """Default maximum of tokens in a batch: 32,768, or more with CUDA.
+
+        With CUDA, it is the number that fits into half of the free memory, at least 32,768 and at most 2**20.
+        """
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -232,7 +235,7 @@ def has_native_bfloat16() -> bool:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that a batch was too large for the device."""
+    """Tell whether an error means that a batch was too large for the device's memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()

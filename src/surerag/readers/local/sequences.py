@@ -23,8 +23,9 @@ class Detokenizer:
 
     def __init__(self, decode: Callable[[tuple[int, ...]], str]) -> None:
         self._decode = decode
-        # Tokens whose text was returned last (they decide the next token's spacing), then held-back tokens.
+        # Tokens whose text was returned last; the spacing before the next token depends on these tokens.
         self._before: tuple[int, ...] = ()
+        # Tokens without returned text, because they end inside a character.
         self._held: tuple[int, ...] = ()
 
     def feed(self, token: int) -> str:
@@ -84,13 +85,13 @@ class Vocabulary(NamedTuple):
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt's tokens and how to answer them.
+    """A prompt's tokens, and how to answer the prompt.
 
     Attributes:
         opening_mark: Mark such as ``<think>`` if the prompt already ends with it, so that the output begins
             inside the thoughts; empty if the prompt ends without a mark.
         thinks: Whether the answer is known to begin with thoughts.
-        thinking_tokens: Maximum tokens of thoughts that caller and window allow.
+        thinking_tokens: Maximum tokens of thoughts that the caller and the model's window allow.
     """
 
     ids: tuple[int, ...]
