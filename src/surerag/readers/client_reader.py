@@ -179,7 +179,6 @@ class ClientReader(BaseReader):
 
     @property
     def _thinks(self) -> bool:
-        """Whether the model thinks, according to the user's setting or to the model's latest answers."""
         return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
@@ -193,7 +192,7 @@ class ClientReader(BaseReader):
 
     @property
     def _retries(self) -> int:
-        """How often to repeat a request if the connection breaks before any of the reply was used."""
+        """Maximum number of repetitions of a request whose connection breaks before the reply was used."""
         return 0
 
     def _limit(self, items: int) -> int:
@@ -471,7 +470,6 @@ class ClientReader(BaseReader):
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> BegunGeneration:
-        """Open a stream and read its first tokens; if thoughts used up the tokens, repeat with more."""
         request = request._replace(streamed=True, budget=self._budget())
         while True:
             stream = self.open_stream(request, calls)
@@ -493,7 +491,6 @@ class ClientReader(BaseReader):
         return BegunStream(self, request, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield the pieces of a stream; if the model rejects parameters, repeat the request with changes."""
         began, trial = False, list[Change]()
         try:
             while True:

@@ -214,7 +214,7 @@ def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, tria
         _demand(
             traced == reader.capabilities.logprobs,
             f"the reader claims logprobs={reader.capabilities.logprobs}, but with trace='optional' "
-            f"the answer has {'a trace' if traced else 'no trace'}",
+            f"the answer has {'' if traced else 'no '}log-probabilities",
         )
 
 
@@ -438,7 +438,9 @@ def _flat(rows: Iterable[Iterable[Generation]]) -> list[Generation]:
 
 def _trace(answer: Generation) -> TokenTrace:
     if answer.trace is None:
-        raise BrokenPromiseError(f"log-probabilities are claimed, but {answer.text!r} has no trace")
+        raise BrokenPromiseError(
+            f"the reader claims log-probabilities, but the answer {answer.text!r} has none"
+        )
     return answer.trace
 
 

@@ -128,7 +128,6 @@ def service_error(
 
 
 def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
-    """Return an error's text, and the server's reply if the text does not contain the reply."""
     message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
     reply = reply_of(error)
     if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
@@ -153,7 +152,7 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _connection_broke(error: BaseException) -> bool:
-    """Whether a connection broke while a reply was read, if the client has not tried again itself."""
+    """Whether a connection broke while a reply was read, and the client has not already tried again."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
@@ -167,7 +166,6 @@ def _address_of(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an error's text, and the text of its first cause whose text is different."""
     text = str(error)
     causes = (str(one.__cause__) for one in _causes(error) if one.__cause__)
     other = next((cause for cause in causes if cause not in text), "")
@@ -175,7 +173,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return a server's error message; OpenRouter's also has the message of the server that it called."""
+    """Return a server's error message; for OpenRouter, add the message of the server that it called."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):
@@ -246,7 +244,7 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Replace a secret that was cut off, so that the text has only its beginning, with ``[key]``.
+    """Return a text with ``[key]`` in place of a secret that was cut off after its beginning.
 
     The cut is at the end of the text, or before an ellipsis (``…`` or ``...``).
     """
@@ -294,7 +292,6 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
 
 
 def _shows_secret(error: BaseException, hide: Callable[[str], str]) -> bool:
-    """Whether an error's text, its attributes or the response that it carries hold a secret."""
     # Each text is checked separately, because a cut-off secret is recognised at a text's end.
     carried = [str(error), *_texts_in(error.args), *_texts_in(vars(error))]
     with suppress(Exception):
@@ -508,7 +505,6 @@ def _is_about_a_setting(error: BaseException) -> bool:
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a service's reply, at every depth."""
     for cause in _causes(error):
         held = [getattr(cause, "body", None), getattr(cause, "details", None)]
         with suppress(Exception):

@@ -91,7 +91,6 @@ def _head(generation: Generation, count: int) -> Generation:
 
 
 def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
-    """Apply stop texts and the limit on tokens, as a model server would."""
     tokens = _tokens_of(generation)
     text = ""
     for count, token in enumerate(tokens[: sampling.limit], start=1):

@@ -289,7 +289,6 @@ def _change_of(message: str, name: str, value: object, limit: int | None) -> tup
 
 
 def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a message states shortly after a parameter's name; None if there is none."""
     at = re.search(rf"\b{re.escape(name)}\b", message)
     if at is None and name == "top_logprobs" and body.get("logprobs") is True:
         return _limit_of(message, "logprobs", {})  # vLLM's name for top_logprobs
@@ -298,7 +297,7 @@ def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
 
 
 def _rejects(message: str, name: str) -> bool:
-    """Whether a message rejects a parameter, that is, has words of refusal close to the parameter's name."""
+    """Whether a message has words of refusal close to a parameter's name."""
     parameter = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
     return bool(
         re.search(

@@ -123,7 +123,6 @@ class ThoughtSplitter:
         return ""
 
     def _search(self) -> None:
-        """Find the index at which the answer begins, if the text so far shows it."""
         if self._closing is None:
             start = self.text.lstrip()
             if not start.startswith(_BEGINNINGS):
@@ -139,7 +138,6 @@ class ThoughtSplitter:
             self.begins = len(self.text) - len(answer)
 
     def _closed_at(self, closing: str) -> int | None:
-        """Return the index at which the thoughts end; None if they have not ended."""
         if closing == CHANNEL:
             final = _FINAL.search(self.text, self._searched)
             # A mark that has begun may end in the next piece.

@@ -285,7 +285,6 @@ class Client:
         raise malformed(data.decode("utf-8", "replace"))
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float) -> R:
-        """Await one step of a request within its deadline; turn errors into errors of surerag."""
         try:
             async with asyncio.timeout(seconds):
                 return await coroutine

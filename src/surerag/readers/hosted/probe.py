@@ -104,8 +104,6 @@ async def _answered(reader: ClientReader) -> str:
 
 
 class _Questions:
-    """The probe's questions, and the reasons that the server gave for refusals."""
-
     def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
@@ -126,7 +124,6 @@ class _Questions:
         return traced
 
     async def _stream(self, top: int | None) -> bool | None:
-        """Stream a few tokens; return whether log-probabilities came with them, or None after a failure."""
         try:
             request = self._request(_SHORT, top, streamed=True)
             stream = self._reader.open_stream(request, AWAITING)
@@ -150,7 +147,7 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that needs log-probabilities, unless ``top`` is None, and any temperature above 0.
+        """Return a request that needs its log-probabilities (unless ``top`` is None) and its temperature.
 
         If the server refuses a needed setting, the reader raises an error, and does not omit the setting.
         """
@@ -158,7 +155,6 @@ class _Questions:
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
-        """Send one request; return the answer, or None if the requested log-probabilities are missing."""
         try:
             reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()
@@ -168,5 +164,4 @@ class _Questions:
         return reading
 
     def _note(self, error: ServiceError) -> None:
-        """Store the service's own message of an error, without surerag's advice."""
         self.notes.append(masked(error.message, self._reader._secrets()))

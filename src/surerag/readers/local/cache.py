@@ -44,7 +44,6 @@ class GrowingLayer(DynamicLayer):
 
 
 def _with_spare_slots(states: Tensor, needed: int) -> Tensor:
-    """Return states [rows, heads, slots, width] in a buffer that is a quarter larger than needed."""
     rows, heads, length, width = states.shape
     buffer = states.new_zeros(rows, heads, needed + max(64, needed // 4), width)
     buffer[..., :length, :] = states

@@ -175,7 +175,6 @@ class Engine:
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
-        """Run the model on all but the last token of each prompt; process a common beginning only once."""
         groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
             groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)

@@ -39,10 +39,10 @@ class TransformersReader(BaseReader):
 
     All log-probabilities and entropies are computed in float32 from the raw logits. The model processes a
     prompt once for all its samples. If the prompts of one call begin with the same text (48 tokens or more),
-    the model processes this text once. Sample ``i`` of a prompt depends only on the prompt, the seed and
-    ``i``. Calls from several threads run one after the other. Models whose state is not keys and values
-    (Mamba, RWKV, hybrids) run through the library's ``generate``, which gives the same results, but more
-    slowly.
+    the model processes this text once. For equal sampling parameters, sample ``i`` of a prompt depends only
+    on the prompt, the seed and ``i``. Calls from several threads run one after the other. Models whose state
+    is not keys and values (Mamba, RWKV, hybrids) run through the library's ``generate``, which gives the same
+    results, but more slowly.
 
     For a model that thinks, the text, the log-probabilities, stop texts and ``max_tokens`` concern only the
     answer, not the thoughts. If such a model ends its output inside the thoughts, the answer is empty.

@@ -204,7 +204,6 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Process a token while the answer has not begun; this token may begin the answer."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
