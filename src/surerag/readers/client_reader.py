@@ -196,7 +196,7 @@ class ClientReader(BaseReader):
         return 0
 
     def _limit(self, items: int) -> int:
-        """Return the maximum number of concurrent requests of one call."""
+        """Return the maximum number of concurrent requests of a call that makes ``items`` requests."""
         return items
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:

@@ -161,7 +161,7 @@ class _BegunReply(BegunGeneration):
 class FakeReader(BaseReader):
     """A fake reader with a queue of replies and a history of calls.
 
-    Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
+    Every answer (each sample of a prompt, and each begun or streamed answer) takes the next reply from the
     queue. Begun generations and streaming work as in a real reader, so that you can test methods that stop
     an answer early. ``usage`` counts answers and words; ``open_handles`` counts answers that are left open.
 

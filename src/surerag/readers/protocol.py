@@ -33,7 +33,8 @@ class Capabilities:
 
     Attributes:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
-        entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
+        entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval), or None if there
+            are no entropies.
         energy: Whether generations carry the log-sum-exp of the raw logits of every step.
         begin: ``"native"`` if a generation can stop after n tokens and continue later without processing the
             prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
@@ -56,7 +57,7 @@ class Capabilities:
 
 
 class UsageCounter:
-    """Adds up usage from many threads."""
+    """Adds up token usage; several threads may share one counter."""
 
     def __init__(self, total: Usage | None = None) -> None:
         self.total = total or Usage()
@@ -67,7 +68,7 @@ class UsageCounter:
         return UsageCounter, (self.total,)
 
     def add(self, usage: Usage) -> None:
-        """Add a usage to the total."""
+        """Add ``usage`` to the total."""
         with self._lock:
             self.total += usage
 
@@ -156,8 +157,8 @@ class BaseReader:
     ``generate`` by default; override a method if your model can do better.
 
     Log-probabilities are natural logs of the sampled tokens' probabilities in the model's own distribution at
-    temperature 1, whatever the sampling temperature, top-p or penalties. Traces do not include the end token
-    and later steps.
+    temperature 1, whatever the sampling temperature, top-p or penalties. A trace contains only
+    the answer's tokens, not the end token.
     """
 
     @property
@@ -182,7 +183,7 @@ class BaseReader:
 
     @property
     def usage(self) -> Usage:
-        """Calls and tokens of this reader so far; zeros if it does not count them."""
+        """Calls and tokens of this reader so far; zeros if the reader does not count."""
         return Usage()
 
     def count_tokens(self, text: str) -> int:

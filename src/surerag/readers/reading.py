@@ -82,7 +82,7 @@ def finish_of(reason: object) -> FinishReason:
 
 
 def usage_of(reported: object) -> Usage:
-    """Return a server's token counts for one request, read from OpenAI's format; zeros if it sends none.
+    """Return a server's token counts for one request, read from OpenAI's format; zeros without counts.
 
     Most services count thoughts as completion tokens, and others do not; the total number of tokens
     shows how a server counts.
@@ -118,8 +118,8 @@ class Reading:
     """Receives one answer, whole or in pieces, and separates the answer from the thoughts before it.
 
     Args:
-        sampling: Parameters of the answer. If the server's answer exceeds the maximum length, or goes on
-            after a stop text, the answer is cut here.
+        sampling: Parameters of the answer. An answer that exceeds the maximum length, or goes on after a
+            stop text, is cut.
         top: Number of likeliest tokens that were requested for each token. 0 if only each token's own
             log-probability was requested; None if no log-probability was requested.
         streamed: Whether the answer comes in pieces.
@@ -138,7 +138,7 @@ class Reading:
         entries: Entries of all tokens so far, including thoughts (see :class:`ReplyPart`); empty if no
             log-probabilities were requested.
         finish: Why the answer ended; None while it is not complete.
-        full: Whether the answer was cut here, so that nothing more needs to be read.
+        full: Whether the answer was cut, so that no more pieces need to be read.
         usage: The server's own token counts, once they came.
         counted: Whether the cost of the answer was added to a reader's usage.
         closes_thoughts: Whether the text contains the closing mark of thoughts without their opening mark.

@@ -112,7 +112,7 @@ class Engine:
 
     def generate(self, prompts: Sequence[EncodedPrompt]) -> list[list[GrowingAnswer]]:
         """Grow ``sampling.n`` answers to each prompt until they end."""
-        # Greedy samples of a prompt are all the same, so one is generated.
+        # Greedy samples of a prompt are all the same, so only one sample is generated.
         counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in prompts]
         samples = [(one, sample) for one, n in zip(prompts, counts, strict=True) for sample in range(n)]
         grown = iter(self._grow(samples))
@@ -346,7 +346,7 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
                 "the device has too little memory for a single sequence",
                 hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
             ) from error
-    # This runs outside the handler, so that the traceback does not keep the failed attempt's tensors.
+    # The halves run outside the handler, so that no traceback keeps the failed attempt's tensors.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = len(items) // 2

@@ -159,7 +159,7 @@ class CausalModel:
         if "logits_to_keep" in self._arguments:
             arguments["logits_to_keep"] = 1
         logits: Tensor = self.model(**arguments).logits
-        # A view would keep the logits of the whole prompt in memory.
+        # Without the copy, the logits of the whole prompt would stay in memory.
         return (logits[:, -1] if logits.shape[1] == 1 else logits[:, -1].clone()).float()
 
     def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
@@ -228,7 +228,7 @@ def _dtype_on_cpu(id_or_path: str, **shared: Any) -> str:
 def has_native_bfloat16() -> bool:
     """Tell whether this processor multiplies bfloat16 itself: AVX512-BF16, AMX, or ARM's BF16."""
     if platform.machine().lower() in ("x86_64", "amd64"):
-        # mkldnn's answer is also yes where AVX-512 only emulates bfloat16, which is slower than float32.
+        # mkldnn also reports bfloat16 where AVX-512 only emulates bfloat16, which is slower than float32.
         checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -340,7 +340,7 @@ class _BegunAnswer(BegunGeneration):
 
     def close(self) -> None:
         """Free the answer's memory; this does not stop an answer that is being completed."""
-        # This takes no lock: the garbage collector may call it in a thread that must not wait for the model.
+        # A lock would be wrong: the garbage collector may call ``close`` in a thread that must not wait.
         self._end("closed")
 
     async def aclose(self) -> None:

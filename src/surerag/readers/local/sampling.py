@@ -107,6 +107,6 @@ def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _exponentials(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    # The generator is counter-based: the high word holds the step, and each draw increases the low word.
+    # The counter's high word holds the step; each random number increases the low word.
     bits = np.random.Philox(key=draw.key, counter=[0, 0, 0, draw.step])
     return np.random.Generator(bits).standard_exponential(count)

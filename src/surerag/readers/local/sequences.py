@@ -223,7 +223,7 @@ class GrowingAnswer:
             if self.thinking_tokens > self.prompt.thinking_tokens:
                 self.ended = "thinking"
         elif not thoughts.text.strip():
-            # White space belongs to the answer for now. A text that may be the beginning of a mark does not.
+            # White space belongs to the answer for now. A text that may begin a mark does not.
             self._update()
 
     def _count_as_thoughts(self) -> None:
