@@ -142,10 +142,6 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return an empty :class:`Reading` for an answer.
-
-        A stream's prompt tokens are estimated first, because the server counts tokens only at the end.
-        """
         reading = Reading(
             request.sampling,
             top=self._listed_alternatives(request),
@@ -160,6 +156,7 @@ class ClientReader(BaseReader):
             thinking_hint=self.thinking_hint,
         )
         if request.streamed:
+            # The server counts the tokens only at the end of the stream.
             reading.usage = self._counted_usage(None, request.prompt)
         return reading
 
@@ -252,10 +249,7 @@ class ClientReader(BaseReader):
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await the coroutine of a method, such as ``_generate`` for ``generate``.
-
-        If the method has no coroutine, or the client has no async methods, run the method in a thread.
-        """
+        """Await a method's coroutine (``_generate`` for ``generate``), or run the method in a thread."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -286,11 +280,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings, adapted to the model.
-
-        Raises:
-            RefusedError: If the model rejects a setting that the answer needs.
-        """
+        """Adapt a request's settings to the model; if a needed setting is rejected, raise RefusedError."""
         whole = self._keywords(request)
         if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"

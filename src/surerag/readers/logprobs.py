@@ -328,11 +328,7 @@ def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
-    """Yield token indices at which the answer may begin, the likeliest first.
-
-    First comes the index after the last mark of thoughts; then index 0, unless the model thought; if there
-    are marks or thoughts, then all indices from the last to the first.
-    """
+    """Yield token indices at which the answer may begin, the likeliest first."""
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
     marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]

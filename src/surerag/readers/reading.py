@@ -370,10 +370,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is too long; return how many characters at its end must wait for the next piece.
-
-        Without log-probabilities, the length is an estimate, unless the server counts the tokens.
-        """
+        """Cut a text that is too long; return how many characters at its end must wait for the next piece."""
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
@@ -404,10 +401,7 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take the next text from the server and return the part that belongs to the answer.
-
-        Once the answer has begun, marks of thoughts are ordinary text.
-        """
+        """Take the next text from the server and return the part that belongs to the answer."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen

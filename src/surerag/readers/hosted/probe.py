@@ -133,10 +133,7 @@ class _Questions:
             return None
 
     async def raw(self, top: int) -> bool | None:
-        """Return whether the temperature leaves the first token's log-probabilities unchanged.
-
-        None means that the server lists no alternatives.
-        """
+        """Return whether log-probabilities ignore the temperature; None if no alternatives are listed."""
         lists = []
         for temperature in (0.5, 2.0):
             reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)

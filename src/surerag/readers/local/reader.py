@@ -280,12 +280,7 @@ class TransformersReader(BaseReader):
 
 
 class _BegunAnswer(BegunGeneration):
-    """A begun answer that the model continues from its cache; several answers share a batch.
-
-    Raises:
-        InputError: From ``rest``, ``chunks`` and ``rest_of``, if an answer was completed or closed before.
-        ServiceError: If the device has too little memory for an answer; the answer can be completed later.
-    """
+    """A begun answer that the model continues from its cache; several answers share a batch."""
 
     def __init__(self, reader: TransformersReader, handle: Handle) -> None:
         super().__init__(handle.answer.generation())
@@ -313,10 +308,6 @@ class _BegunAnswer(BegunGeneration):
             return [handle.answer.generation() for handle in handles]
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the whole text of the answer, in whole characters and without any part of a stop text.
-
-        Other calls may use the model between two pieces. Closing the iterator frees the answer's memory.
-        """
         reader, handle = self._reader, self._handle
         with reader._lock:
             self._check_open()
