@@ -349,7 +349,7 @@ def test_an_open_generation_says_that_it_cannot_be_copied(
 ) -> None:
     fake_openai.answers = lambda _: "a b c d e f"
     (begun,) = reader_of(fake_openai).begin(["q"], 2, GREEDY)
-    with pytest.raises(TypeError, match=r"cannot be copied or pickled; call rest\(\) first"):
+    with pytest.raises(TypeError, match=r"cannot be copied or pickled; call rest\(\)"):
         copy_of(begun)
     assert begun.rest().text == "a b c d e f"
 

@@ -1,6 +1,6 @@
 """Ways to call methods (blocking, awaited or in threads), so that sync and async code is written once.
 
-A thread cannot be interrupted. A model in a thread calls ``raise_if_cancelled`` before every step.
+A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step.
 
 Each blocking call has its own daemon thread. The thread pool of the event loop is not used, because the pool
 is small, and because the loop waits for the pool when the loop ends. So a cancelled call that still blocks in
@@ -40,9 +40,9 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 
 @contextmanager
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
-    """Within this block, let ``raise_if_cancelled`` raise once ``predicate()`` is True.
+    """Inside the ``with`` block, let ``raise_if_cancelled`` raise its error once ``predicate()`` is True.
 
-    In nested blocks, ``raise_if_cancelled`` raises once the predicate of any of the blocks is True.
+    In nested blocks, one true predicate suffices.
     """
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
@@ -59,7 +59,10 @@ def raise_if_cancelled() -> None:
 
 
 def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
-    """Call a blocking function in a daemon thread, in a copy of the context; nothing can cancel it."""
+    """Start a blocking function in a daemon thread, in a copy of the context; return its future.
+
+    The future cannot be cancelled.
+    """
     future: Future[R] = Future()
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
@@ -77,7 +80,10 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 
 
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
-    """Run a blocking function in a thread and await it; ``raise_if_cancelled`` stops a cancelled function."""
+    """Run a blocking function in a thread and await its result.
+
+    If the caller is cancelled, ``raise_if_cancelled`` stops the function.
+    """
     cancelled = threading.Event()
 
     def call() -> R:
@@ -106,13 +112,13 @@ async def maybe_await(result: Any) -> Any:
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Call a function first in every forked process, to replace locks that another thread may have held."""
+    """Register a function for forked processes to call first, to replace locks of the parent's threads."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
 
 _closing: set[asyncio.Task[object]] = set()
-"""Tasks that close streams and clients; they are kept here, because an event loop keeps no reference."""
+"""Tasks that close streams; they are kept here, because an event loop has only weak references to tasks."""
 
 
 def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -181,7 +187,9 @@ class Blocking:
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call a function with every item, at most ``limit`` calls at a time; none starts after a failure.
+        """Call a function with every item, at most ``limit`` calls at a time; return the results in order.
+
+        After a failure, no further call starts.
 
         A single call runs in the caller's context, and each of several calls in a copy of this context.
         """
@@ -216,7 +224,7 @@ class Awaiting(Blocking):
     prefix = "a"
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Await the next item of an async iterator, which runs in the task's context, not in ``context``."""
+        """Await the next item of an async iterator; the current task's context replaces ``context``."""
         return await anext(items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
@@ -229,7 +237,9 @@ class Awaiting(Blocking):
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call a function with every item, ``limit`` calls at a time; a failure cancels the other calls.
+        """Call a function with every item, at most ``limit`` calls at a time; return the results in order.
+
+        A failure cancels the other calls.
 
         A single call runs in the caller's context, and each of several calls in a copy of this context.
         """

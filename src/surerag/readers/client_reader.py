@@ -1,8 +1,8 @@
-"""Base of readers that call a model through a client: it learns what the model rejects, and repeats requests.
+"""The base class of readers that call a model through a client, such as an SDK.
 
-A derived class says how to call its client. This module decides, for all clients, when to call, what to send,
-and how to read the reply. A coroutine that uses only a client's blocking calls never suspends, so the same
-coroutines serve sync and async callers.
+A derived class says how to call its client. This module decides, for all clients, which parameters to send,
+when to repeat a request, and how to read the reply. A coroutine that uses only a client's blocking calls
+never suspends, so the same coroutines serve sync and async callers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from surerag.readers.reading import THINKING_HINT, Reading, ReplyPart
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
-"""Whether a model thinks; ``"unmarked"``: it thinks, and a mark stands only at the end of its thoughts."""
+"""Whether a model thinks; ``"unmarked"`` if the model thinks, and only the end of its thoughts has a mark."""
 Keywords = dict[str, Any]
 """Settings of a request under OpenAI's names."""
 _GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
@@ -63,7 +63,7 @@ _SEED_RANGE = 2**31
 
 
 def seed_of(seed: int, sample: int) -> int:
-    """Return the seed of a sample; the first sample has the request's own seed."""
+    """Return the seed of sample number ``sample``; sample 0 has the request's own ``seed``."""
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
 
 
@@ -75,8 +75,8 @@ class Request(NamedTuple):
             is requested; with None, no log-probability is requested.
         number: Index of this request's first sample among all samples of the prompt.
         drawn: Whether the caller wants several random samples, of which this request may get only some.
-        budget: Number of tokens for thoughts, besides the maximum length of the answer.
-        context: Data of the caller that the client's framework needs.
+        budget: Number of tokens for thoughts, in addition to the maximum length of the answer.
+        context: Data that the client's framework needs, such as LangChain's config.
     """
 
     prompt: Prompt
@@ -92,23 +92,22 @@ class Request(NamedTuple):
 class ClientReader(BaseReader):
     """Base of readers that call a model through a client, such as an SDK.
 
-    A derived class defines what to send (``_keywords``), how to send it (``_call``, ``_open``) and which
-    texts are secret (``_secrets``); other methods have defaults. ``learned`` holds the parameters that the
-    model is known to reject.
+    A derived class defines ``name`` and ``capabilities``, what to send (``_keywords``, ``_top``), how to send
+    a request (``_call``, ``_open``) and which texts are secret (``_secrets``). The other methods have
+    defaults. ``learned`` holds facts about the model, such as the parameters that the model rejects.
     """
 
     _sync_calls: Blocking = BLOCKING
-    """How the sync methods call the client."""
     advice: str = NO_LOGPROBS_HINT
-    """Advice in errors if required log-probabilities are missing."""
+    """Hint of the error that is raised if required log-probabilities are missing."""
     thinking_tokens: int = THINKING_TOKENS
-    """Number of tokens that a request adds for thoughts, besides the tokens of the answer."""
+    """Number of tokens for thoughts that a request to a thinking model adds to the maximum length."""
     thinking_hint: str = THINKING_HINT
-    """Advice in errors if thoughts used up all tokens."""
+    """Hint of the error that is raised if thoughts used up all tokens."""
     vocabulary_size: int = ANY_VOCABULARY
     """Number of tokens in the model's vocabulary, or any larger number."""
     token_pieces: bool = True
-    """Whether a piece of a stream is a token."""
+    """Whether each piece of a stream is one token."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting for the number of likeliest tokens to list."""
 
@@ -131,7 +130,7 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Send a request for a stream and yield its pieces."""
+        """Send a request and yield the answer in pieces, as a stream."""
         raise NotImplementedError
 
     def _secrets(self) -> Iterable[str]:
@@ -143,10 +142,6 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return a :class:`Reading` that receives an answer.
-
-        The usage of a stream is at first an estimate of the prompt's tokens.
-        """
         reading = Reading(
             request.sampling,
             top=self._listed_alternatives(request),
@@ -161,11 +156,12 @@ class ClientReader(BaseReader):
             thinking_hint=self.thinking_hint,
         )
         if request.streamed:
+            # The server counts the tokens only at the end of the stream.
             reading.usage = self._counted_usage(None, request.prompt)
         return reading
 
     def _counted_usage(self, usage: Usage | None, prompt: Prompt) -> Usage:
-        """Return a server's token counts; without any, an estimate of the prompt's tokens."""
+        """Return a server's token counts; estimate the prompt's tokens if the server does not count them."""
         usage = usage or Usage(1)
         tokens = usage.prompt_tokens or sum(self.count_tokens(turn.content) for turn in as_messages(prompt))
         return replace(usage, prompt_tokens=tokens)
@@ -175,12 +171,11 @@ class ClientReader(BaseReader):
         return needed_parameters(replace(request.sampling, n=2) if request.drawn else request.sampling)
 
     def _streams(self, sampling: SamplingParams) -> bool:
-        """Return whether answers with the requested trace can be streamed."""
+        """Return whether answers with the requested log-probabilities can be streamed."""
         return self.capabilities.stream
 
     @property
     def _thinks(self) -> bool:
-        """Whether the model thinks, by the user's setting or by the model's last answer."""
         return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
@@ -194,11 +189,11 @@ class ClientReader(BaseReader):
 
     @property
     def _retries(self) -> int:
-        """How often to repeat a request if the connection breaks before any of the reply was used."""
+        """Maximum number of repetitions of a request whose connection breaks before the reply was used."""
         return 0
 
     def _limit(self, items: int) -> int:
-        """Return the maximum number of concurrent requests of one call."""
+        """Return the maximum number of concurrent requests of a call that makes ``items`` requests."""
         return items
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
@@ -219,8 +214,8 @@ class ClientReader(BaseReader):
             self.learned.forget(_THINKS)
         if reading.closes_thoughts and not self.thinking and self.learned.note(CLOSES_THOUGHTS):
             warnings.warn(
-                f"an answer of {self.name} holds </think> without <think>, and is returned unchanged; if its "
-                'prompt template begins the thoughts, build the reader with thinking="unmarked"',
+                f"an answer of {self.name} holds </think> without <think>, and is returned unchanged; if the "
+                'model\'s prompt template begins the thoughts, build the reader with thinking="unmarked"',
                 stacklevel=2,
             )
 
@@ -233,7 +228,7 @@ class ClientReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Number of answered requests, and the tokens that the server counted for them."""
+        """Numbers of answered requests, and of tokens in their prompts and answers."""
         return self._usage.total
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -250,14 +245,11 @@ class ClientReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[BegunGeneration]:
-        """Begin an answer to each prompt: read its first ``n_tokens`` tokens, and leave its stream open."""
+        """Begin an answer to each prompt: read ``n_tokens`` tokens of the answer; the stream stays open."""
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await the coroutine of a method, such as ``_generate`` for ``generate``.
-
-        If the method has no coroutine, or the client has no async methods, run the method in a thread.
-        """
+        """Await a method's coroutine (``_generate`` for ``generate``), or run the method in a thread."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -288,7 +280,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model accepts them; raise if the model rejects a needed one."""
+        """Adapt a request's settings to the model; if a needed setting is rejected, raise RefusedError."""
         whole = self._keywords(request)
         if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
@@ -300,7 +292,7 @@ class ClientReader(BaseReader):
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
-        """Return changes with which a refused request may succeed; raise the failure if there are none."""
+        """Return changes with which a refused request may succeed; raise the error if no change can help."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -319,11 +311,9 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return surerag's error for a client's error; the text of the new error quotes the server."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await a coroutine, and remove secrets from its errors and their causes."""
         try:
             return await work
         except Exception as error:
@@ -361,7 +351,6 @@ class ClientReader(BaseReader):
     def _sample(
         self, prompt: Prompt, sampling: SamplingParams, number: int, size: int, *, drawn: bool
     ) -> Request:
-        """Return the request for ``size`` samples of a prompt, beginning with sample ``number``."""
         some = replace(sampling, n=size, seed=seed_of(sampling.seed, number))
         return self._request(prompt, some)._replace(number=number, drawn=drawn)
 
@@ -374,7 +363,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Record whether the model returns log-probabilities; one answer with log-probabilities is enough."""
+        """Record whether the model returns log-probabilities; a single answer with some is proof."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -384,14 +373,20 @@ class ClientReader(BaseReader):
             warn_of_missing_logprobs(self.name)
 
     async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request; repeat it with more tokens if thoughts left too few for the answers."""
+        """Send a request and return its answers.
+
+        If thoughts left too few tokens for the answers, the request is repeated with more tokens.
+        """
         readings = await self.read_answers(request._replace(budget=self._budget()), calls)
         if self.thinking_tokens and any(reading.starved for reading in readings[: request.sampling.n]):
             readings = await self.read_answers(request._replace(budget=self.thinking_tokens), calls)
         return readings
 
     async def read_answers(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request, repeat it without parameters that the model rejects, and return its answers."""
+        """Send a request and return its answers.
+
+        If optional log-probabilities cause an error, the request is repeated without them.
+        """
         while True:
             try:
                 parts = await self._send(request, calls)
@@ -414,7 +409,7 @@ class ClientReader(BaseReader):
         return readings
 
     async def _send(self, request: Request, calls: Blocking) -> Sequence[ReplyPart]:
-        """Send a request. If the model rejects parameters, repeat the request without these parameters.
+        """Send a request; if the model rejects parameters, repeat the request with the parameters changed.
 
         If the connection breaks, repeat the request at most ``_retries`` times.
         """
@@ -465,7 +460,6 @@ class ClientReader(BaseReader):
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> BegunGeneration:
-        """Open a stream and read its first tokens; repeat this with more tokens if thoughts used them up."""
         request = request._replace(streamed=True, budget=self._budget())
         while True:
             stream = self.open_stream(request, calls)
@@ -487,7 +481,6 @@ class ClientReader(BaseReader):
         return BegunStream(self, request, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield the pieces of a stream; repeat the request without parameters that the model rejects."""
         began, trial = False, list[Change]()
         try:
             while True:
@@ -515,7 +508,7 @@ class ClientReader(BaseReader):
                 self._note_end(reading)
 
     def _note_end(self, reading: Reading) -> None:
-        """Record the cost of a stream, at most once, and whether its model thought."""
+        """Record a stream's token counts and whether the model thought; after the first call, do nothing."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
@@ -568,8 +561,8 @@ def _usage_share(usage: Usage, answers: int) -> Usage:
 class BegunStream(BegunGeneration):
     """An answer that is read from a stream as far as needed, and later completed or closed.
 
-    If the connection breaks, the whole answer is requested again, unless the caller has received part of its
-    text.
+    If the connection breaks, the whole answer is requested again, unless the caller has already received part
+    of the text.
 
     Raises:
         InputError: From ``rest`` and ``chunks``, if the answer was completed or closed before.
@@ -584,7 +577,8 @@ class BegunStream(BegunGeneration):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "an answer that is still being generated cannot be copied or pickled; call rest() first"
+            "an answer that is still being generated cannot be copied or pickled; call rest() and copy "
+            "the generation that it returns"
         )
 
     def _open(self) -> None:
@@ -619,7 +613,11 @@ class BegunStream(BegunGeneration):
         await (self._reader._await_work(self._close()) if self._calls.prefix else super().aclose())
 
     async def until(self, n_tokens: int) -> BegunGeneration:
-        """Read the first ``n_tokens`` tokens (all if there are fewer); may raise ThinkingBudgetError."""
+        """Read the answer's first ``n_tokens`` tokens, or the whole answer if it has fewer.
+
+        Raises:
+            ThinkingBudgetError: If thoughts used up all tokens.
+        """
         try:
             while not self._ended and (
                 self.reading.finish is not None or not self.reading.has_tokens(n_tokens)
@@ -669,7 +667,6 @@ class BegunStream(BegunGeneration):
             await self._parts.aclose()
 
     def _end_error(self) -> SureragError:
-        """Return the error to raise if the stream ended before its answer was complete."""
         if self._fate == "closed":
             return InputError(
                 "this generation was closed while its answer was read", hint="begin the generation again"
@@ -677,7 +674,7 @@ class BegunStream(BegunGeneration):
         return self.reading.cut_off_error()
 
     async def _advance(self) -> None:
-        """Take the next part; after a transient failure, repeat the request if no text was passed on yet."""
+        """Read the next part; after a transient failure, repeat the request if the caller has no text yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:

@@ -7,6 +7,8 @@ To print a report::
 
 To run each check as a test of pytest::
 
+    from surerag.readers.conformance import CHECKS, Trial
+
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_reader(check, my_reader):
         check(my_reader, Trial())
@@ -45,11 +47,11 @@ _PROMPTS: tuple[Prompt, ...] = (
 
 
 class BrokenPromiseError(SureragError, AssertionError):
-    """A reader fails a check; pytest reports this error as a failed assertion."""
+    """Raised if a reader fails a check; pytest reports this error as a failed assertion."""
 
 
 class NotApplicableError(SkipTest):
-    """A check does not apply to this reader; the message of the error gives the reason."""
+    """Raised if a check does not apply to a reader; the message of the error gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Trial:
     Attributes:
         prompts: At least two questions; different answers to them make the checks stricter.
         max_tokens: Maximum length of answers [tokens], a few tokens more than ``n_tokens``.
-        n_tokens: Length of answers that are begun, or cut short [tokens].
+        n_tokens: Number of tokens with which answers are begun, or to which answers are cut short.
         tolerance: Log-probabilities and entropies [nats] that differ by at most this number count as equal.
         vocabulary_size: Number of tokens that the model can emit, if known: entropies cannot exceed its
             logarithm.
@@ -92,10 +94,13 @@ class Trial:
         return [row[0] for row in reader.generate(self.prompts, self.greedy)]
 
     def same(self, what: str, one: Generation, other: Generation) -> None:
-        """Raise BrokenPromiseError unless two generations are the same, up to rounding."""
+        """Raise BrokenPromiseError unless two generations agree; ``what`` begins the error's message."""
         _demand(one.text == other.text, f"{what}: the texts differ: {one.text!r}, {other.text!r}")
-        _demand(one.finish == other.finish, f"{what}: finishes differ: {one.finish!r}, {other.finish!r}")
-        _demand((one.trace is None) == (other.trace is None), f"{what}: only one of two answers has a trace")
+        _demand(one.finish == other.finish, f"{what}: the finishes differ: {one.finish!r}, {other.finish!r}")
+        _demand(
+            (one.trace is None) == (other.trace is None),
+            f"{what}: only one of two answers has log-probabilities",
+        )
         if one.trace is not None and other.trace is not None:
             self._same_trace(what, one.trace, other.trace)
 
@@ -103,14 +108,14 @@ class Trial:
         _demand(one.tokens == other.tokens, f"{what}: the tokens differ: {one.tokens}, {other.tokens}")
         self.check_close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
         _demand(
-            (one.entropy is None) == (other.entropy is None), f"{what}: only one of two traces has entropies"
+            (one.entropy is None) == (other.entropy is None), f"{what}: only one of two answers has entropies"
         )
         if one.entropy is not None and other.entropy is not None:
             self.check_close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
             self.check_close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
     def check_close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
-        """Raise BrokenPromiseError unless two lists of numbers are the same, up to rounding."""
+        """Raise BrokenPromiseError unless two lists of numbers agree; ``what`` begins the error's message."""
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
 
@@ -135,7 +140,8 @@ def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
     for sampling in (trial.greedy, trial.sampled(3)):
         counts = [len(row) for row in reader.generate(trial.prompts, sampling)]
         _demand(
-            counts == [sampling.n] * len(trial.prompts), f"{sampling.n} samples each expected, got {counts}"
+            counts == [sampling.n] * len(trial.prompts),
+            f"expected {sampling.n} samples for each prompt, got {counts}",
         )
     _demand(reader.generate([], trial.greedy) == [], "an empty list of prompts got answers")
 
@@ -149,7 +155,7 @@ def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """Generations have traces, and traces have energies (log-sum-exp), only if the reader claims so."""
+    """Answers have log-probabilities, and energies (log-sum-exp of logits), exactly as the reader claims."""
     claimed = reader.capabilities
     for answer in _some_of_each(reader, trial):
         if not claimed.logprobs:
@@ -174,7 +180,7 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
-    """Entropies are intervals between 0 and log V; exact entropies are intervals of width zero."""
+    """Entropies are intervals between 0 and the log of the vocabulary's size; exact ones have width zero."""
     kind = reader.capabilities.entropy
     if not reader.capabilities.logprobs:
         raise NotApplicableError("the reader has no log-probabilities")
@@ -202,19 +208,19 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"``, a reader that has log-probabilities returns them; no reader raises."""
+    """With ``trace="optional"``, no reader raises an error, and log-probabilities come if there are any."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(
             traced == reader.capabilities.logprobs,
             f"the reader claims logprobs={reader.capabilities.logprobs}, but with trace='optional' "
-            f"the answer has {'a trace' if traced else 'no trace'}",
+            f"the answer has {'' if traced else 'no '}log-probabilities",
         )
 
 
 @_check
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
-    """A lower ``max_tokens`` cuts the same answer short; its finish is then ``"length"``."""
+    """A lower ``max_tokens`` cuts the same answer short; the answer's finish is then ``"length"``."""
     short = replace(trial.greedy, max_tokens=trial.n_tokens)
     whole = trial.answers(reader)
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
@@ -255,7 +261,7 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def answers_repeat(reader: BaseReader, trial: Trial) -> None:
-    """The same request has the same answer at temperature 0, and also with a seed if the reader has seeds."""
+    """A repeated request has the same answers at temperature 0; if ``seeded`` is True, also at 1."""
     for sampling in trial.repeatable:
         first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
         for one, other in zip(_flat(first), _flat(again), strict=True):
@@ -277,7 +283,7 @@ def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
-    """A prompt that is a string equals a conversation of one user turn."""
+    """A string as a prompt gets the same answer as a conversation of one user turn with this string."""
     prompts = [as_messages(prompt) for prompt in trial.prompts]
     for row, answer in zip(reader.generate(prompts, trial.greedy), trial.answers(reader), strict=True):
         trial.same("as a conversation", row[0], answer)
@@ -414,7 +420,6 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
 @contextmanager
 def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[BegunGeneration]]:
-    """Begin an answer to every prompt; close all answers afterwards, even if the check fails."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
         yield begun
@@ -433,17 +438,19 @@ def _flat(rows: Iterable[Iterable[Generation]]) -> list[Generation]:
 
 def _trace(answer: Generation) -> TokenTrace:
     if answer.trace is None:
-        raise BrokenPromiseError(f"log-probabilities are claimed, but {answer.text!r} has no trace")
+        raise BrokenPromiseError(
+            f"the reader claims log-probabilities, but the answer {answer.text!r} has none"
+        )
     return answer.trace
 
 
 def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None:
     _demand(
         bool(chunks) and chunks[-1].generation is not None,
-        "the last piece of a stream must have the generation",
+        "the last piece of a stream must hold the generation",
     )
     early = [chunk for chunk in chunks[:-1] if chunk.generation is not None]
-    _demand(not early, "only the last piece of a stream may have the generation, but an earlier piece has it")
+    _demand(not early, "only the last piece of a stream may hold the generation, but an earlier piece does")
     joined = "".join(chunk.text for chunk in chunks)
     _demand(joined == answer.text, f"expected pieces that join to {answer.text!r}, got {joined!r}")
     if chunks[-1].generation is not None:
@@ -459,7 +466,6 @@ class Outcome(NamedTuple):
 
 
 def _outcome(check: Check, reader: BaseReader, trial: Trial) -> Outcome:
-    """Run a check on a reader; an unexpected error counts as a failure, and ``detail`` names it."""
     name = check.__name__.replace("_", " ")
     try:
         check(reader, trial)
@@ -503,7 +509,7 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
             the same answer at temperature 0.
         trial: The questions for the reader, and how exactly its answers must agree; None for the defaults.
-        **settings: Fields of :class:`Trial`, in place of the trial's own.
+        **settings: Fields of :class:`Trial` that replace the fields of ``trial``.
 
     Example:
         >>> from surerag.readers.fake import FakeReader

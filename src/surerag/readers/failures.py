@@ -1,8 +1,9 @@
 """Turn errors of a model's client into errors of surerag, the same for every client and framework.
 
-A method may fall back after a temporary failure (overload, time-out, a lost connection), and after a failure
-of one request alone (too long, a strange reply). It must not fall back if a service refuses every request
-(wrong key, address, model or parameter): a fallback would worsen every answer, and only a log would say why.
+A method may fall back, for example keep all passages, after a temporary failure (overload, time-out, a lost
+connection) and after a failure of one request alone (a prompt that is too long, a malformed reply). A method
+must not fall back if a service refuses every request (wrong key, address, model or parameter): then every
+answer would be worse, and only a log would say why.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SECRET_NAME = re.compile(
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@]*@")
 _SHORTEST_BEGINNING = 6
-"""Minimum length of a part of a secret that is hidden: its beginning before a cut, or its base64 text."""
+"""Minimum length of a secret's base64 text, or of a cut-off secret, that is searched for."""
 _PASSING_STATUSES = frozenset({408, 409, 425, 429})
 _PASSING_ERRORS = (
     "Timeout",
@@ -66,11 +67,12 @@ _TOO_LONG = re.compile(
     r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)|expected maxlength"
     r"|超长|长度超|超过.{0,20}长度"
 )
-"""A type, a code or words of an error that say that a context is too long."""
+"""Types, codes or words of an error which say that the prompt is too long for the model."""
 _TOO_LONG_CODE = "above_max_length"
-"""End of each of OpenAI's error codes for a text or a list that is too long, in any field of the request."""
+"""Suffix of OpenAI's error codes which say that a text or a list is too long."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
-"""A JSON key, such as ``'message':``, in a reply that an error quotes; it does not mean the prompt."""
+"""A JSON key, such as ``'message':``, in a reply that an error quotes. Such a key must not count
+as a mention of the prompt."""
 _INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
 _MEASURE = re.compile(r"\b(tokens?|length|max_(seq|model|input)_len(gth)?|too long)\b")
 _EXCESS = re.compile(
@@ -80,25 +82,27 @@ _EXCESS = re.compile(
 _OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
 _POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
-"""Keys under which an error reply names the rejected field. (``loc`` is not among them: it holds a list.)"""
+"""Keys under which an error reply names the rejected field. (``loc`` is read apart, because
+its value is a list.)"""
 _QUOTED = frozenset({"input", "inputs", "request", "body", "messages", "prompt"})
-"""Keys of a reply under which a service repeats the request."""
+"""Keys of a reply under which a service quotes the request."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
-    ContextLengthError: "give the model fewer or shorter passages, or fewer max_tokens",
-    RefusedError: "check the model's name, the key, the address and the parameters of the reader",
+    ContextLengthError: "give the model fewer or shorter passages, or lower max_tokens",
+    RefusedError: "check the reader's settings: model name, API key, address and parameters",
     TransientServiceError: "check that the server can be reached, try again, or raise max_retries or timeout",
-    ServiceError: "the server or its client returned a reply that cannot be read; ask the server directly",
+    ServiceError: "the reply cannot be read; send a request to the server by hand, and look at the reply",
 }
 
 
 def service_error(
     error: BaseException, name: str, secrets: Iterable[str] = (), hints: Mapping[int, str] | None = None
 ) -> SureragError:
-    """Return an error of surerag for an error that a client raised.
+    """Return surerag's error for an error that a model's client raised.
 
-    An error of surerag is returned unchanged. ``hints`` maps an HTTP status to advice.
+    ``name``, the model or server, begins the message, and ``secrets`` are hidden in it. ``hints`` maps HTTP
+    statuses to hints. If ``error`` is one of surerag's errors, it is returned unchanged.
 
     Example:
         >>> print(service_error(IndexError("list index out of range"), "gpt").args[0][:52])
@@ -110,7 +114,7 @@ def service_error(
     message = _message_of(error, secrets)
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else _what_happened(error)
-    # A server that answered with a status can be reached, so the general advice does not apply.
+    # With a status, the server's own message says more than the general hint.
     hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
     address = _address_of(error)
     where = "" if address in name.lower() else f" at {address}"
@@ -124,7 +128,6 @@ def service_error(
 
 
 def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
-    """Return an error's text, and the server's reply if the text does not contain the reply."""
     message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
     reply = reply_of(error)
     if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
@@ -133,7 +136,7 @@ def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
-    """Return surerag's error, with the client's error as its cause; secrets are removed from both errors."""
+    """Return surerag's error for a client's error, which is kept as the cause; neither shows a secret."""
     secrets = tuple(secrets)
     failure = service_error(error, name, secrets)
     if failure is not error:
@@ -149,7 +152,7 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _connection_broke(error: BaseException) -> bool:
-    """Whether a connection broke while a reply was read, and the client did not itself try again."""
+    """Whether a connection broke while a reply was read, and the client has not already tried again."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
@@ -163,7 +166,6 @@ def _address_of(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an error's text, and the text of its first cause whose text is different."""
     text = str(error)
     causes = (str(one.__cause__) for one in _causes(error) if one.__cause__)
     other = next((cause for cause in causes if cause not in text), "")
@@ -171,7 +173,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return a server's message about a failure; for a router, also its upstream server's message."""
+    """Return a server's error message; for OpenRouter, add the message of the server that it called."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):
@@ -186,13 +188,12 @@ def _words_of(body: object) -> str:
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text with ``[key]`` in place of these secrets and of text that looks like a key.
+    """Return a text with ``[key]`` in place of the given secrets, and of anything that looks like a key.
 
-    A secret of eight characters or more is also found if it is written in other letter case, percent-encoded
-    (also twice), as HTML entities, escaped as in JSON, in hex, or over several lines, and if the text is cut
-    off within the secret. A secret of five bytes or more is also found in base64 (also after a user's name,
-    as in Basic authorization). In plain text, a secret of fewer than eight characters is found only as a
-    whole word in its own letter case.
+    A secret of eight or more characters is found in any letter case, percent-encoded (once or twice), as HTML
+    entities, escaped as in JSON, in hex, over several lines, and if the text is cut off within the secret.
+    In plain text, a shorter secret is found only as a whole word in its own letter case. A secret of five or
+    more bytes is also found in base64, even after a user's name, as in Basic authorization.
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -204,7 +205,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
         escaped = (quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1])
         for spelling in dict.fromkeys((secret, *escaped)):
             if len(secret) < 8:
-                # A short secret is hidden only as a whole word in its own case: some servers' key is "EMPTY".
+                # Some servers' key is "EMPTY", so a short secret must not hide "empty" or parts of words.
                 text = re.sub(rf"(?<![\w-]){re.escape(spelling)}(?![\w-])", "[key]", text)
             else:
                 text = _without_beginning(text, spelling)
@@ -243,9 +244,9 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text with ``[key]`` in place of a secret's beginning at a place where the text was cut off.
+    """Return a text with ``[key]`` in place of a secret that was cut off after its beginning.
 
-    A text may be cut off at its end, or before an ellipsis (``…`` or ``...``).
+    The cut is at the end of the text, or before an ellipsis (``…`` or ``...``).
     """
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):
@@ -258,7 +259,7 @@ def _without_beginning(text: str, secret: str) -> str:
 
 
 def without_secrets(error: E, secrets: Iterable[str]) -> E:
-    """Return an error without secrets, also in its causes and in the errors of its group.
+    """Return an error without secrets, also in its causes and in the members of an exception group.
 
     An error that shows a secret is replaced by a copy without the secret. The copy has the same class and
     notes. If the class is not one of surerag's, the copy keeps only those attributes that are texts or
@@ -291,7 +292,6 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
 
 
 def _shows_secret(error: BaseException, hide: Callable[[str], str]) -> bool:
-    """Whether an error's text, its attributes or the response that it carries hold a secret."""
     # Each text is checked separately, because a cut-off secret is recognised at a text's end.
     carried = [str(error), *_texts_in(error.args), *_texts_in(vars(error))]
     with suppress(Exception):
@@ -350,7 +350,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """Return an address without user, password and keys in its query; any other text is unchanged.
+    """Return a URL without its user, password, and keys in its query; return any other text unchanged.
 
     Example:
         >>> without_credentials("https://ada:pw@host/v1?api_key=abc&api-version=2")
@@ -364,7 +364,9 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:
-    """Yield the secrets among a client's settings, recognised by type or name, or inside addresses.
+    """Yield the secrets among a client's settings: keys and passwords, and users and queries of URLs.
+
+    Secrets are recognised by the type ``SecretStr`` or by the setting's name (:func:`is_secret_name`).
 
     Example:
         >>> settings = {"headers": {"Authorization": "Bearer abc"}, "base_url": "http://ada:p%40ss@host/v1"}
@@ -390,7 +392,7 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return a text, or its beginning and dots if it has more than ``size`` characters."""
+    """Return a text; if it has more than ``size`` characters, return its beginning and an ellipsis."""
     return text if len(text) <= size else f"{text[:size]}…"
 
 
@@ -414,7 +416,7 @@ _PLAIN_WORDS = (
 
 
 def in_plain_words(error: BaseException) -> str:
-    """Return a description of a failure that any user may read, without address, key or hint.
+    """Return a description of an error for end users, who must see no address, key or hint.
 
     Example:
         >>> in_plain_words(TransientServiceError("10.0.0.7:8000 answered 503", hint="raise max_retries"))
@@ -437,7 +439,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def reply_of(error: BaseException) -> str:
-    """Return the text of a server's reply if an error or its cause carries the reply."""
+    """Return the text of the server's reply that an error or its cause carries; empty if neither does."""
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
@@ -452,13 +454,15 @@ def reply_of(error: BaseException) -> str:
 def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     """Return the class of surerag's errors that fits a client's error.
 
+    ``message`` is searched in place of the error's own text.
+
     Example:
         >>> kind_of(TimeoutError()).__name__, kind_of(ValueError("no JSON")).__name__
         ('TransientServiceError', 'ServiceError')
     """
     text = (message or str(error)).lower()
     if "insufficient_quota" in text:
-        # An exhausted quota has status 429, but it ends only when somebody pays.
+        # An exhausted quota has status 429, like an overload, but waiting does not help.
         return RefusedError
     status = status_of(error)
     if _is_too_long(error, text, status):
@@ -474,7 +478,6 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
 
 
 def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
-    """Whether an error says, by type, code or words, that a prompt does not fit the model's window."""
     codes = [str(value) for name, value in _fields_of(error) if name in ("type", "code", "status")]
     names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__) for kind in type(error).__mro__]
     if any(_TOO_LONG.search(sign.lower()) for sign in (*codes, *names)):
@@ -492,7 +495,6 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
 
 
 def _is_temporary_status(status: int | None) -> bool:
-    """Whether a request may succeed later if a server answered it with this HTTP status."""
     return status is not None and (status in _PASSING_STATUSES or status >= 500)
 
 
@@ -503,7 +505,6 @@ def _is_about_a_setting(error: BaseException) -> bool:
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, object]]:
-    """Yield the fields of a service's reply, at every depth."""
     for cause in _causes(error):
         held = [getattr(cause, "body", None), getattr(cause, "details", None)]
         with suppress(Exception):
@@ -524,7 +525,7 @@ def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
 
 
 def parameters_of(error: BaseException) -> list[str]:
-    """Return the fields of a request that a service, or its client, names as wrong.
+    """Return the names of a request's fields that an error of a service or client calls wrong.
 
     Example:
         >>> parameters_of(TypeError("create() got an unexpected keyword argument 'seed'"))

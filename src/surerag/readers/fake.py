@@ -38,7 +38,7 @@ def reply(
     logprobs: float | Sequence[float] | None = -0.1,
     end_logprob: float | None = None,
 ) -> Generation:
-    """Write one generation by hand; a token is a word with the white space before it.
+    """Return a generation with a given text; each token is a word with the white space before it.
 
     Args:
         text: The answer.
@@ -85,14 +85,12 @@ def _tokens_of(generation: Generation) -> tuple[str, ...]:
 
 
 def _head(generation: Generation, count: int) -> Generation:
-    """Return a generation that ends after its first ``count`` tokens."""
     text = "".join(_tokens_of(generation)[:count]).strip()
     trace = generation.trace and first_tokens(generation.trace, count)
     return replace(generation, text=text, trace=trace, completion_tokens=count)
 
 
 def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
-    """Apply stop texts and the limit on tokens, as a model server would."""
     tokens = _tokens_of(generation)
     text = ""
     for count, token in enumerate(tokens[: sampling.limit], start=1):
@@ -107,7 +105,7 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a fake reader, as its history records it.
+    """One recorded call of a fake reader, or of a generation that the reader began.
 
     ``rest``, ``chunks`` and ``close`` are calls of a begun generation. A call of an async method is recorded
     under the sync method's name; ``n_tokens`` is the argument of ``begin``.
@@ -142,7 +140,6 @@ class _BegunReply(BegunGeneration):
         yield from self._reader._pieces(self._reply, self._emitted)
 
     def close(self) -> None:
-        """Close the reply; do nothing if the reply is already closed or complete."""
         self._reader._note("close", [self._prompt], None)
         self._end("closed")
         self._reader._open.discard(self)
@@ -164,9 +161,9 @@ class _BegunReply(BegunGeneration):
 class FakeReader(BaseReader):
     """A fake reader with a queue of replies and a history of calls.
 
-    Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
+    Every answer (each sample of a prompt, and each begun or streamed answer) takes the next reply from the
     queue. Begun generations and streaming work as in a real reader, so that you can test methods that stop
-    an answer early. ``usage`` counts calls and words; ``open_handles`` counts answers that were left open.
+    an answer early. ``usage`` counts answers and words; ``open_handles`` counts answers that are left open.
 
     Args:
         replies: The queue of replies; or a function of the prompt's text that gives every reply; or a
@@ -176,10 +173,11 @@ class FakeReader(BaseReader):
             log-probabilities, and so without entropies.
         end_logprob: Log-probability [nats] of the end token of plain-text replies; None for a reader without
             log-probabilities of end tokens.
-        default: Reply if the queue is empty, or the prompt contains no key; None makes this an error.
+        default: Reply if the queue is empty, or if the prompt contains no key of the mapping; None raises a
+            ServiceError in these cases.
         name: Identity of the model.
         capabilities: Capabilities that the reader claims; by default they follow from ``entropy`` and
-            ``logprob``. The generations omit whatever the reader does not claim.
+            ``logprob``. Log-probabilities and entropies that the reader does not claim are left out.
 
     Attributes:
         history: The calls so far, in order; in a long run, at least the latest 10,000 calls.
@@ -236,12 +234,12 @@ class FakeReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Numbers of calls, of words in the prompts, and of returned words, in all calls so far."""
+        """Numbers of answers, of words in their prompts, and of words in the answers, so far."""
         return self._usage.total
 
     @property
     def prompts(self) -> list[str]:
-        """Texts of all prompts that were generated from, begun or streamed, in order."""
+        """Texts of the prompts of all calls of ``generate``, ``begin`` and ``stream``, in order."""
         read = ("generate", "begin", "stream")
         return [prompt for call in self.history if call.verb in read for prompt in call.prompts]
 
@@ -265,7 +263,7 @@ class FakeReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[BegunGeneration]:
-        """Return the first ``n_tokens`` words of the next reply to each prompt."""
+        """Begin the next reply to each prompt; ``partial`` holds the reply's first ``n_tokens`` words."""
         texts = self._note("begin", prompts, sampling, n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
 

@@ -1,4 +1,4 @@
-"""Check the log-probabilities of an answer's tokens in servers' formats, and make a trace of them; no I/O.
+"""Check the log-probabilities of an answer's tokens in servers' formats, and make a ``TokenTrace``; no I/O.
 
 A missing or impossible log-probability is an error; it is never replaced by a guess.
 """
@@ -18,7 +18,7 @@ from surerag.messages import ROUNDED_UP, EntropyTrace, TokenTrace
 from surerag.readers.pieces import CLOSING_MARKS
 
 ANY_VOCABULARY = 300_000
-"""Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
+"""Assumed size of an unknown vocabulary: larger than any in use, so no entropy interval is too narrow."""
 
 NO_LOGPROBS_HINT = (
     "`surerag doctor` (in Python: reader.probe()) tests what the server and model return; a thinking model "
@@ -34,10 +34,10 @@ _SPACE = b" \t\n\r\x0b\x0c"
 
 
 def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
-    """Return log-probabilities as entries in the format of OpenAI's chat API, or raise LogprobsError.
+    """Return log-probabilities as a list of entries, one for each token, in the format of OpenAI's chat API.
 
-    The input may have the format of the chat API, of the completions API or of Gemini. If it contains no
-    log-probabilities, the list is empty.
+    The input may have the format of the chat API, of the completions API or of Gemini. The list is empty if
+    the input contains no log-probabilities. An input in another format raises LogprobsError.
     """
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
@@ -96,15 +96,18 @@ def _entries_of_columns(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of an answer from its tokens' entries in the chat API, or raise LogprobsError.
+    """Return the trace of an answer: the log-probabilities and entropies of its tokens.
 
     Args:
-        entries: The entries of the answer's tokens.
+        entries: One entry for each token of the answer, in the format of OpenAI's chat API.
         top_logprobs: Number of likeliest tokens that were requested for each token; 0 for no entropies.
         vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
 
     Returns:
-        Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
+        Natural logarithms of the sampled tokens' probabilities, and entropies as intervals [nats].
+
+    Raises:
+        LogprobsError: If a log-probability is missing or invalid.
 
     Example:
         >>> trace_of_entries([{"token": "Velm", "logprob": -0.1}], top_logprobs=0).logprobs
@@ -134,8 +137,8 @@ def trace_of_answer(
     Args:
         entries: All entries of the reply; some servers also list the tokens of thoughts and stop texts.
         answer: The answer's text, without thoughts.
-        top_logprobs: Number of likeliest tokens that were requested for each token; None takes the smallest
-            number that an entry lists. If an entry lists none, the trace has no entropies.
+        top_logprobs: Number of likeliest tokens that were requested for each token; None takes the length of
+            the shortest list. If an entry has no list of likeliest tokens, the trace has no entropies.
         thought: Whether the model thought before it answered.
 
     Raises:
@@ -164,8 +167,9 @@ def trace_of_answer(
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    ``behind`` has the entries after the answer's own entries. If ``behind`` has exactly one token, and this
-    token is neither white space nor part of a stop text, the token is the end token. Otherwise, return None.
+    ``behind`` has the entries after the answer's own entries, and ``stop`` the stop texts. If ``behind`` has
+    exactly one token, and this token is neither white space nor part of a stop text, the token is the end
+    token. Otherwise, return None.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
@@ -193,8 +197,8 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     raw = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
     values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in raw]
     values.sort(reverse=True)
-    # A server may add the sampled token to the list. An unlikely sampled token among the k likeliest would
-    # wrongly imply that every unlisted token is even less likely.
+    # A server may add the sampled token to the list. If an unlikely sampled token counted as one of the
+    # likeliest, every unlisted token would wrongly count as even less likely.
     likeliest, sampled = values[:top], values[-1] if len(values) > top else None
     if len(values) == top and value < values[-1] - ROUNDED_UP:
         sampled = value
@@ -208,7 +212,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     except ValueError as error:
         raise LogprobsError(
             f"the values of the alternatives to the token {token!r} are not log-probabilities: {error}",
-            hint="the server may return logits or probabilities; reader.probe() shows its values",
+            hint="the server may return logits or probabilities instead; use another server or api",
         ) from None
     return bounds
 
@@ -252,7 +256,7 @@ def token_of(entry: Mapping[str, Any]) -> str | bytes:
 
 
 def without_surrogates(text: str) -> str:
-    r"""Return a text that can be encoded: pairs of surrogates are joined, single surrogates are replaced.
+    r"""Return a text that can be encoded: UTF-16 surrogate pairs are joined, single surrogates replaced.
 
     Example:
         >>> without_surrogates("\ud83d\ude00"), without_surrogates("a\ud83d")
@@ -266,7 +270,7 @@ def without_surrogates(text: str) -> str:
 
 
 def excerpt(value: object, size: int = 120) -> str:
-    """Return the beginning of a value for an error's message."""
+    """Return the beginning of a value's ``repr`` for an error's message."""
     try:
         shown = repr(value)
     except (ValueError, RecursionError):
@@ -319,16 +323,12 @@ def answer_tokens(
 
 
 def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
-    """Whether the tokens spell exactly the answer, and each of them has text."""
     ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
     return ends_in_text and b"".join(texts).strip(_SPACE) == target
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
-    """Yield token indices at which the answer may begin, the likeliest first.
-
-    First comes the index after the last mark of thoughts, then index 0, then all indices from last to first.
-    """
+    """Yield token indices at which the answer may begin, the likeliest first."""
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
     marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]
@@ -346,7 +346,7 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return the index after the tokens that, from ``start``, spell the target; None if they do not."""
+    """Return the index after the tokens that spell the target from ``start`` on; None if no tokens do."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places

@@ -1,12 +1,12 @@
-"""Parameters that a model rejects: once a changed request has succeeded, later requests are changed, too.
+"""Learn which parameters a model rejects, and change later requests accordingly; no I/O.
 
 Services reject different parameters, in their own words, and differently for each model: a reasoning model
 takes no temperature, another model gives no log-probabilities, and a third model lists at most five
-alternatives to a token. If the method does not depend on a rejected parameter, requests omit the parameter.
-Otherwise, the reader raises an error with the service's reason. This module does no I/O.
+alternatives to a token. If answers are useful without a rejected parameter, requests omit the parameter.
+Otherwise, the reader raises an error with the service's reason.
 
 Many services quote the request in a refusal, so a user's words in the refusal may look like the name of a
-parameter. Three rules prevent mistakes. The field that a refusal names (its ``param`` or location) counts
+parameter. Three rules prevent mistakes. A field that the refusal names in ``param`` or ``loc`` counts
 more than the message. Words that the message quotes from the request are removed before the message is
 searched. A change is kept only if the same request succeeds with the change.
 """
@@ -28,7 +28,7 @@ REMEMBERED = 15 * 60.0
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens"})
-"""Parameters that may be lowered to a smaller number."""
+"""Parameters whose value may be lowered."""
 _OPENAI_NAMES = {
     "top_n_tokens": "top_logprobs",
     "max_new_tokens": "max_tokens",
@@ -62,8 +62,8 @@ _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
 _LOCATION = re.compile(r"['\"]loc['\"]: ?[(\[]([^)\]]*)[)\]]")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _RUN = 3
-"""Words of a message count as a quotation if a text of the request has at least this many of them in a row;
-fewer if the text has fewer words."""
+"""Minimum number of successive words that a message must share with a text of the request to count as a
+quotation; fewer if the text has fewer words."""
 
 TEMPERATURE_HINT = (
     "set temperature=1.0, or use a model that accepts a temperature; with thinking=False, this model may "
@@ -72,11 +72,11 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """The model rejects or ignores a setting, so requests omit it for some time; results may differ."""
+    """Warns that requests omit a setting for some time, because the model rejects or ignores the setting."""
 
 
 class Change(NamedTuple):
-    """A change to a parameter: ``to`` is its new name, its largest value, or None to omit it."""
+    """A change to parameter ``name``: ``to`` is the new name, the largest value, or None to omit it."""
 
     name: str
     to: str | int | None
@@ -103,7 +103,7 @@ class Refusal(NamedTuple):
 
     @classmethod
     def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
-        """Return the refusal that a message reports; quotations of the request's ``texts`` are removed."""
+        """Return the refusal that a message reports, without quotations of the request's ``texts``."""
         message = _without_quotations(message, texts)
         places = [*parameters, *(_LOCATION.findall(message))]
         for name, usual in _OPENAI_NAMES.items():
@@ -112,13 +112,13 @@ class Refusal(NamedTuple):
         return cls(message, tuple(dict.fromkeys(filter(None, names))))
 
     def concerns(self, name: str) -> bool:
-        """Return whether the refusal names a parameter that contains ``name``."""
+        """Return whether ``name`` is in the name of a refused parameter; if none is named, in the message."""
         return any(name in one for one in self.parameters or (self.message.lower(),))
 
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
-        """Return changes of the refused body that may help; empty if the refusal suggests none.
+        """Return the changes to the request's body that the refusal suggests; empty if it suggests none.
 
-        Parameters in ``needed`` are never omitted. Their numbers may be lowered, but not to 0.
+        Parameters in ``needed`` are never omitted. Their values may be lowered, but not to 0.
         """
         if not _CONTENT.isdisjoint(self.parameters):
             return []
@@ -132,7 +132,6 @@ class Refusal(NamedTuple):
         return [one for one in changes if one.to is not None or one.name not in needed]
 
     def _of_pointed(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the fields that the refusal names in ``parameters``."""
         anywhere = _LIMIT.search(self.message)
         changes = []
         for name in self.parameters:
@@ -145,7 +144,7 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the parameters that the message names beside words of refusal or a limit."""
+        """Return changes to parameters that the message names near a word of refusal, or near a limit."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()
@@ -159,7 +158,7 @@ class Refusal(NamedTuple):
 class Learned:
     """What a reader learned about its model, above all the parameters that requests omit, limit or rename.
 
-    Each fact is forgotten :data:`REMEMBERED` seconds later.
+    Each fact is forgotten :data:`REMEMBERED` seconds after it was last observed.
     """
 
     def __init__(self) -> None:
@@ -199,7 +198,7 @@ class Learned:
         return _limits(self.changes)
 
     def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
-        """Return a request's body in the form that the model accepts, with the changes in ``trial``."""
+        """Apply the learned changes and the changes in ``trial`` to a request's body; return the new body."""
         if not (changes := (*self.changes, *trial)):
             return {**body}
         dropped, limits, names = _dropped(changes), _limits(changes), _new_names(changes)
@@ -216,7 +215,7 @@ class Learned:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal suggests, under the parameters' names in ``body``."""
+        """Return further changes that a refusal suggests; parameters keep the names that ``body`` has."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
@@ -267,7 +266,7 @@ def warn(sentence: str) -> None:
 
 
 def warn_of_missing_logprobs(model: str) -> None:
-    """Warn that an answer has no log-probabilities, and that the method works without them."""
+    """Warn that an answer has no log-probabilities, and that uncertainty is measured without them."""
     warnings.warn(
         f"{model} returned no usable log-probabilities: uncertainty is measured by the texts of answers "
         "alone, or not at all",
@@ -290,7 +289,6 @@ def _change_of(message: str, name: str, value: object, limit: int | None) -> tup
 
 
 def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a message states shortly after a parameter's name; None if there is none."""
     at = re.search(rf"\b{re.escape(name)}\b", message)
     if at is None and name == "top_logprobs" and body.get("logprobs") is True:
         return _limit_of(message, "logprobs", {})  # vLLM's name for top_logprobs
@@ -299,7 +297,7 @@ def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
 
 
 def _rejects(message: str, name: str) -> bool:
-    """Whether a message rejects a parameter, that is, has words of refusal close to the parameter's name."""
+    """Whether a message has words of refusal close to a parameter's name."""
     parameter = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
     return bool(
         re.search(
@@ -320,7 +318,7 @@ def _parameter_at(place: str) -> str:
 
 
 def _without_quotations(message: str, texts: Iterable[str]) -> str:
-    r"""Return a message without its quotations of texts, even if the quotations are escaped.
+    r"""Return a message without its quotations of the given texts, even if the quotations are escaped.
 
     Example:
         >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])
@@ -345,7 +343,7 @@ def _without_quotations(message: str, texts: Iterable[str]) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Return a text without the escapes of JSON, Python, HTML and URLs, which are common in quotations."""
+    """Decode the escapes of JSON, Python, HTML and URLs: services quote requests with such escapes."""
     for _ in range(2):
         text = re.sub(
             r"\\+u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), unquote_plus(html.unescape(text))

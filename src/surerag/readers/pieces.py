@@ -1,4 +1,4 @@
-"""The text of an answer, whole or in pieces: remove thoughts and white space, cut at stop texts; no I/O.
+"""Remove thoughts and surrounding white space from answers, and cut answers at stop texts; no I/O.
 
 Most models mark thoughts with ``<think>``, as DeepSeek-R1 and Qwen3 do. Magistral, Seed-OSS and Gemma 4 have
 other marks. gpt-oss writes the format harmony, whose parts are named channels: the channel ``analysis`` has
@@ -37,7 +37,7 @@ MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
 """Marks that open or close thoughts, and special tokens with which such marks begin. A decoder must keep
 these texts, even if it omits other special tokens."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
-"""Marks after which the answer may begin; in a list of all tokens, the answer follows the last mark."""
+"""Marks after which the answer may begin; in a list of all tokens, it follows the last of these marks."""
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
 """Tokens between harmony's channels. In other vocabularies the same texts have other meanings."""
 
@@ -123,7 +123,6 @@ class ThoughtSplitter:
         return ""
 
     def _search(self) -> None:
-        """Find the index at which the answer begins, if the text so far shows it."""
         if self._closing is None:
             start = self.text.lstrip()
             if not start.startswith(_BEGINNINGS):
@@ -139,7 +138,6 @@ class ThoughtSplitter:
             self.begins = len(self.text) - len(answer)
 
     def _closed_at(self, closing: str) -> int | None:
-        """Return the index at which the thoughts end; None if they have not ended."""
         if closing == CHANNEL:
             final = _FINAL.search(self.text, self._searched)
             # A mark that has begun may end in the next piece.
@@ -225,7 +223,7 @@ def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
 
 
 def held_for_stop(text: str, stop: tuple[str, ...]) -> int:
-    r"""Return how many characters at the end of a text may become the beginning of a stop text.
+    r"""Return how many characters at the end of a text may begin a stop text that is not complete yet.
 
     Example:
         >>> held_for_stop("Velm. Ques", ("\nA", "Question")), held_for_stop("Velm", ("\n",))

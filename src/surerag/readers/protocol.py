@@ -29,18 +29,19 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a reader can do; methods refuse a reader that lacks what they need.
+    """What a reader can do; surerag's methods refuse a reader that lacks a capability that they need.
 
     Attributes:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
-        entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
-        energy: Whether traces carry log-sum-exp of the raw logits.
+        entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval), or None if there
+            are no entropies.
+        energy: Whether generations carry the log-sum-exp of the raw logits of every step.
         begin: ``"native"`` if a generation can stop after n tokens and continue later without processing the
             prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
-        native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
+        native_async: Whether async methods, such as ``agenerate``, await real I/O, not a worker thread.
         thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it can think,
             but thinking is switched off; ``"apart"`` if it thinks, and its thoughts are not in the answer.
     """
@@ -56,7 +57,7 @@ class Capabilities:
 
 
 class UsageCounter:
-    """Adds up usage from many threads."""
+    """Adds up token usage; several threads may share one counter."""
 
     def __init__(self, total: Usage | None = None) -> None:
         self.total = total or Usage()
@@ -67,7 +68,7 @@ class UsageCounter:
         return UsageCounter, (self.total,)
 
     def add(self, usage: Usage) -> None:
-        """Add a usage to the total."""
+        """Add ``usage`` to the total."""
         with self._lock:
             self.total += usage
 
@@ -98,7 +99,11 @@ class BegunGeneration:
         return self.partial is self.whole
 
     def rest(self) -> Generation:
-        """Return the whole answer. An answer that is not whole yet can be completed once."""
+        """Return the whole answer; generate its missing part first.
+
+        Raises:
+            InputError: If a part was missing, and the answer was completed or closed before.
+        """
         if self.whole is None:
             raise NotImplementedError
         return self.whole
@@ -109,7 +114,7 @@ class BegunGeneration:
         yield Chunk(whole.text, whole)
 
     def close(self) -> None:
-        """Stop the generation and free what it holds; closing again, or after its end, does nothing."""
+        """Stop the generation and free its memory or connection; do nothing if it has ended or is closed."""
 
     async def arest(self) -> Generation:
         """Like ``rest``, without blocking the event loop."""
@@ -152,8 +157,8 @@ class BaseReader:
     ``generate`` by default; override a method if your model can do better.
 
     Log-probabilities are natural logs of the sampled tokens' probabilities in the model's own distribution at
-    temperature 1, whatever the sampling temperature, top-p or penalties. Traces do not include the end token
-    and later steps.
+    temperature 1, whatever the sampling temperature, top-p or penalties. A trace contains only
+    the answer's tokens, not the end token.
     """
 
     @property
@@ -178,7 +183,7 @@ class BaseReader:
 
     @property
     def usage(self) -> Usage:
-        """Calls and tokens of this reader so far; zeros if it does not count them."""
+        """Calls and tokens of this reader so far; zeros if the reader does not count."""
         return Usage()
 
     def count_tokens(self, text: str) -> int:
@@ -225,7 +230,7 @@ class BaseReader:
         try:
             return in_groups(prompts, samplings, begin)
         except BaseException:
-            with ExitStack() as closing:  # if one cannot be closed, the others are closed nevertheless
+            with ExitStack() as closing:  # closes every answer, even if another answer fails to close
                 for item in begun:
                     closing.callback(item.close)
             raise
@@ -259,7 +264,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call ``call`` once for each set of prompts with equal sampling parameters; keep the order."""
+    """Call a function once for each group of prompts with equal parameters; return the results in order."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -275,7 +280,7 @@ def first_tokens(trace: TokenTrace, count: int) -> TokenTrace:
 
 
 def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
-    """Return the trace of some of the tokens."""
+    """Return the trace of the tokens that a slice selects."""
     entropy = trace.entropy and EntropyTrace(
         trace.entropy.lower[part], trace.entropy.upper[part], trace.entropy.exact
     )

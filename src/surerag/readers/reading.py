@@ -1,7 +1,7 @@
 """Check an answer that a client delivers, whole or in pieces, and turn it into a generation; no I/O.
 
-A client turns its replies into parts. This module handles, for all clients, what servers omit, add or count
-wrongly, and the different places where they put a model's thoughts.
+A client turns its replies into :class:`ReplyPart` objects. This module handles, for all clients,
+what servers omit, add or count wrongly, and the different places where servers put a model's thoughts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ from surerag.text import TokenEstimate, prefix_of_tokens
 Json = Mapping[str, Any]
 
 _THINK = "<think>"
-THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if the model can"
+THINKING_HINT = (
+    "raise max_tokens, or switch thinking off with thinking=False, if the model can answer at once"
+)
 
 _CUT = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"}
@@ -54,7 +56,8 @@ class ReplyPart(NamedTuple):
     Attributes:
         text: The text, including any thoughts between marks.
         thoughts: Thoughts that the service sent separately from the text.
-        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty without any.
+        entries: Tokens with log-probabilities, as in ``logprobs.content`` of OpenAI's chat API; empty without
+            log-probabilities.
         finish: Why the answer ended, in the service's words, or empty if the service gives no reason; None if
             the answer is not complete.
         usage: The service's token counts for all answers to the request; None if this part has none.
@@ -79,7 +82,7 @@ def finish_of(reason: object) -> FinishReason:
 
 
 def usage_of(reported: object) -> Usage:
-    """Return a server's token counts for one request, read from OpenAI's format; zeros if it sends none.
+    """Return a server's token counts for one request, read from OpenAI's format; zeros without counts.
 
     Most services count thoughts as completion tokens, and others do not; the total number of tokens
     shows how a server counts.
@@ -115,8 +118,8 @@ class Reading:
     """Receives one answer, whole or in pieces, and separates the answer from the thoughts before it.
 
     Args:
-        sampling: Parameters of the answer. If the server's answer exceeds the maximum length, or goes on
-            after a stop text, the answer is cut here.
+        sampling: Parameters of the answer. An answer that exceeds the maximum length, or goes on after a
+            stop text, is cut.
         top: Number of likeliest tokens that were requested for each token. 0 if only each token's own
             log-probability was requested; None if no log-probability was requested.
         streamed: Whether the answer comes in pieces.
@@ -127,14 +130,15 @@ class Reading:
         limit_sent: Whether the request contained the maximum length of the answer.
         vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
         name: Name of the model, for errors.
-        hint: The error's hint if log-probabilities are missing.
-        thinking_hint: The error's hint if the thoughts used up all tokens.
+        hint: Hint of the error that is raised if log-probabilities are missing.
+        thinking_hint: Hint of the error that is raised if the thoughts used up all tokens.
 
     Attributes:
         text: The text so far, exactly as it came.
-        entries: All tokens so far, including thoughts; empty if no log-probabilities were requested.
+        entries: Entries of all tokens so far, including thoughts (see :class:`ReplyPart`); empty if no
+            log-probabilities were requested.
         finish: Why the answer ended; None while it is not complete.
-        full: Whether the answer was cut here, so that nothing more needs to be read.
+        full: Whether the answer was cut, so that no more pieces need to be read.
         usage: The server's own token counts, once they came.
         counted: Whether the cost of the answer was added to a reader's usage.
         closes_thoughts: Whether the text contains the closing mark of thoughts without their opening mark.
@@ -182,14 +186,14 @@ class Reading:
         return len(self._answer_span()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
-        """Return whether the answer has ``n_tokens`` tokens so far; all calls together take linear time."""
+        """Return whether the answer has at least ``n_tokens`` tokens so far."""
         if not self.text.strip():
             return False
         if not self.entries:
             return len(self._pieces) >= n_tokens
         if len(self.entries) >= max(n_tokens, self._entries_needed):
             missing = n_tokens - len(self._answer_span())
-            # At least this many entries have to come before the answer can be long enough.
+            # Until this many entries have come, the answer cannot be long enough, and the search is skipped.
             self._entries_needed = len(self.entries) + missing
             return missing <= 0
         return False
@@ -201,7 +205,7 @@ class Reading:
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
     def feed(self, part: ReplyPart) -> str:
-        """Take the whole answer or its next piece, and return the text that it adds to the answer."""
+        """Take the whole answer or its next piece; return the answer's new text that is certain to stay."""
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
         self.usage = part.usage or self.usage
@@ -273,15 +277,16 @@ class Reading:
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
     def spent(self) -> Usage:
-        """Return the tokens that the request used, by the server's count or else by our own."""
+        """Return the numbers of tokens that the request used; estimates if the server does not count them."""
         answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
         """Return the error to raise if the model was still thinking when its tokens were used up."""
         return ThinkingBudgetError(
-            f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, no "
-            f"answer came: {self.budget} were for thinking, {self.sampling.max_tokens} for the answer",
+            f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, so "
+            f"there is no answer; the request allowed {self.budget} tokens for thinking and "
+            f"{self.sampling.max_tokens} for the answer",
             hint=self.thinking_hint,
         )
 
@@ -296,7 +301,7 @@ class Reading:
     def _cut_to_tokens(
         self, text: str, finish: FinishReason, first: int | None, top: int
     ) -> tuple[str, FinishReason, TokenTrace]:
-        """Return text, finish reason and trace of the answer, all cut to the requested number of tokens."""
+        """Return the answer's text, finish reason and log-probabilities, cut to the requested length."""
         if text and not self.entries:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._answer_span()
@@ -327,7 +332,7 @@ class Reading:
             return trace_of_entries(entries, top_logprobs=0)
 
     def _answer_span(self) -> range:
-        """Return the range of the answer's tokens in ``entries``; an answer that was cut has no end token."""
+        """Return the indices of the answer's tokens in ``entries``."""
         so_far = (len(self.entries), self.text, self.finish, self.thought)
         if self._span is None or self._span[0] != so_far:
             self._span = (so_far, self._find_answer_span())
@@ -338,13 +343,13 @@ class Reading:
         with self._named_errors():
             inside = answer_tokens(tokens, self.text, whole=self.finish is not None, thought=self.thought)
         end = inside.stop
+        # An answer that was cut has no end token, so white space after its text counts as part of it.
         while inside and self.finish == "length" and tokens[end : end + 1] and tokens[end].isspace():
             end += 1
         return range(inside.start, end)
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Add the model's name and advice to an error about log-probabilities."""
         try:
             yield
         except LogprobsError as error:
@@ -365,10 +370,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is too long; return how many characters at its end must wait for the next piece.
-
-        Without log-probabilities, the length is an estimate, unless the server counts the tokens.
-        """
+        """Cut a text that is too long; return how many characters at its end must wait for the next piece."""
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
@@ -395,14 +397,11 @@ class Reading:
         if self._server_count and not self.full:
             pieces = len(self._pieces) if self.token_pieces else 0
             return self._server_count < max(pieces, len(self.entries) - 1)
-        # An answer may itself repeat one or two words, so at least three must differ.
+        # An answer may itself repeat one or two words, so three different pieces are required.
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take a text and return its part that belongs to the answer.
-
-        Once the answer has begun, marks of thoughts are ordinary text.
-        """
+        """Take the next text from the server and return the part that belongs to the answer."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen

@@ -112,8 +112,11 @@ SMALL: dict[str, Any] = {
             ),
             "T5ForConditionalGeneration has an encoder and a decoder",
         ),
-        (lambda: hf.BertForMaskedLM(hf.BertConfig(**SMALL)), "BertForMaskedLM does not say which token"),
-        (lambda: hf.LlamaModel(hf.LlamaConfig(**SMALL)), "LlamaModel does not say which token"),
+        (
+            lambda: hf.BertForMaskedLM(hf.BertConfig(**SMALL)),
+            "BertForMaskedLM does not predict the next token",
+        ),
+        (lambda: hf.LlamaModel(hf.LlamaConfig(**SMALL)), "LlamaModel does not predict the next token"),
     ],
     ids=["T5", "BERT", "body"],
 )

@@ -1,8 +1,8 @@
 """One asynchronous client on one background event loop, for sync and async methods of a reader.
 
 The openai SDK retries, obeys Retry-After, times out and reads streams. This module adds, for each request, a
-limit of bytes and a deadline. It refuses redirects to other servers, raises errors of surerag, and makes a
-new event loop and client in a forked process.
+maximum size of the response and a deadline. It refuses redirects to other servers, raises errors of surerag,
+and makes a new event loop and client in a forked process.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Like :func:`run`, from another event loop; cancelling the caller cancels the request."""
+    """Like :func:`run`, for callers in another event loop; cancelling the caller cancels the request."""
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, background_loop()))
 
 
@@ -108,7 +108,7 @@ class ReportedError(Exception):
 
 
 class Client:
-    """Sends requests of one reader; all its coroutines run on the background loop."""
+    """Sends the requests of one reader; all coroutines of the client run on the background loop."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class Client:
         openai = _sdk()
         if own is not None and not isinstance(own, openai.AsyncOpenAI):
             raise ConfigurationError(
-                f"client is a {type(own).__name__}",
-                hint="pass an openai.AsyncOpenAI, which the sync methods use, too",
+                f"client must be an openai.AsyncOpenAI, got {type(own).__name__}",
+                hint="pass an AsyncOpenAI; the reader's sync methods use it, too",
             )
         if own is not None:
             base_url, api_key = str(own.base_url), own.api_key
@@ -149,7 +149,8 @@ class Client:
     def __getstate__(self) -> dict[str, Any]:
         if self._own is not None:
             raise ConfigurationError(
-                "a reader with a client of your own cannot be pickled", hint="pass base_url"
+                "a reader with a client of your own cannot be pickled",
+                hint="make the reader with base_url in place of client",
             )
         return {
             **self.__dict__,
@@ -237,7 +238,7 @@ class Client:
             raise
 
     def _create(self, body: Json) -> Any:
-        """Return the SDK's context manager for a response whose body is not read yet."""
+        """Return the SDK's context manager, which sends the request and leaves the response's body unread."""
         client = self._client = self._client or self._own_or_new()
         fields = dict(body)
         typed = {
@@ -284,7 +285,6 @@ class Client:
         raise malformed(data.decode("utf-8", "replace"))
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float) -> R:
-        """Await one step of a request within its deadline; turn errors into errors of surerag."""
         try:
             async with asyncio.timeout(seconds):
                 return await coroutine
@@ -292,7 +292,8 @@ class Client:
             # If surerag raised an error about the response, that error is the cause of the SDK's error.
             ours = error.__cause__ if isinstance(error.__cause__, SureragError) else error
             failure = service_error(ours, self.address, self.secrets(), _HINTS)
-        # Raised outside the handler, so that the client's error, which holds the API key, is not its context.
+        # The failure is raised outside the handler. Otherwise, the client's error, which holds the API key,
+        # would be its context.
         raise failure
 
     def secrets(self) -> Iterator[str]:
@@ -326,7 +327,7 @@ async def _admit(address: str, response: httpx.Response) -> None:
 
 
 def _limited(response: httpx.Response) -> httpx.Response:
-    """Limit the decompressed bytes of a response, by decompressing them in small steps in place of httpx."""
+    """Limit the size of a decompressed response: it is decompressed here in small steps, not by httpx."""
     import httpx
 
     if "x-limited" in response.extensions:
@@ -374,7 +375,7 @@ def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 def checked(answer: Any) -> Json:
-    """Return an answer, or a piece of an answer, if it is a JSON object that reports no failure."""
+    """Return an answer or piece of a stream; raise an error if it is no JSON object or reports a failure."""
     if not isinstance(answer, Mapping):
         raise malformed(answer)
     if error := answer.get("error"):
@@ -406,7 +407,8 @@ def _checked_key(key: str | None) -> str | None:
     key = key.strip() if key else None
     if key and not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(
-            "the API key holds characters that no HTTP header can carry", hint="pass the key alone"
+            "the API key holds characters that no HTTP header can carry",
+            hint="pass only the key, without quotes or other text around it",
         )
     return key or None
 
@@ -432,7 +434,7 @@ def _sdk() -> Any:
 
 
 def _close_later(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
-    """Close a dropped client's connections on the event loop they belong to; a finaliser calls this."""
+    """Close a dropped client's connections on the event loop that opened them; a finaliser calls this."""
     if loop is _loop:
         loop.call_soon_threadsafe(lambda: loop.create_task(http.aclose()))
     else:

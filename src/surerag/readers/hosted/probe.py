@@ -22,7 +22,8 @@ _PROMPTS = (
 _TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
 _EQUAL_LOGPROBS = 0.02
-"""Log-probabilities that differ by less count as equal: batching servers differ in the last digits."""
+"""Log-probabilities [nats] that differ by at most this number count as equal, because a server's batches
+change the last digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ async def probe(reader: ClientReader) -> Probe:
 async def _answered(reader: ClientReader) -> str:
     """Return the first prompt that the model answers; record in the reader whether the model thinks."""
     for prompt in _PROMPTS:
-        # The answer is long enough to hold the end of thoughts, even if no mark stands at their beginning.
+        # 256 tokens mostly suffice for the mark at the end of thoughts, even if no mark begins the thoughts.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
-        reader.learned.note(CLOSES_THOUGHTS)  # the probe finds this out itself, so no warning is needed
+        reader.learned.note(CLOSES_THOUGHTS)  # prevents a warning: the probe handles such answers
         (reading, *_) = await reader.readings(question, AWAITING)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
@@ -103,8 +104,6 @@ async def _answered(reader: ClientReader) -> str:
 
 
 class _Questions:
-    """The probe's questions, and the reasons that the server gave for refusals."""
-
     def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
@@ -125,7 +124,6 @@ class _Questions:
         return traced
 
     async def _stream(self, top: int | None) -> bool | None:
-        """Stream a few tokens; return whether log-probabilities came with them, or None after a failure."""
         try:
             request = self._request(_SHORT, top, streamed=True)
             stream = self._reader.open_stream(request, AWAITING)
@@ -135,10 +133,7 @@ class _Questions:
             return None
 
     async def raw(self, top: int) -> bool | None:
-        """Return whether the temperature leaves the first token's log-probabilities unchanged.
-
-        None means that the server lists no alternatives.
-        """
+        """Return whether log-probabilities ignore the temperature; None if no alternatives are listed."""
         lists = []
         for temperature in (0.5, 2.0):
             reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)
@@ -149,16 +144,14 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request whose answer needs log-probabilities, unless ``top`` is None.
+        """Return a request that needs its log-probabilities (unless ``top`` is None) and its temperature.
 
-        A temperature above 0 is needed, too. If the server refuses a needed setting, the reader raises an
-        error, and does not omit the setting.
+        If the server refuses a needed setting, the reader raises an error, and does not omit the setting.
         """
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
-        """Send one request; return the answer, or None if the requested log-probabilities are missing."""
         try:
             reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()
@@ -168,5 +161,4 @@ class _Questions:
         return reading
 
     def _note(self, error: ServiceError) -> None:
-        """Store the service's own message of an error, without surerag's advice."""
         self.notes.append(masked(error.message, self._reader._secrets()))

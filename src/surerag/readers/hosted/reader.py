@@ -32,19 +32,20 @@ class OpenAIReader(ClientReader):
     After the probe, ``capabilities`` list only what the server can do.
 
     Entropies are intervals (``"bounded"``), computed from the likeliest tokens, their total probability and
-    the size of the largest vocabulary in use.
+    an upper limit of the vocabulary's size (300,000 tokens).
 
-    If a model thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
-    concern the answer, not the thoughts. The reader recognises a thinking model by the beginning of its
-    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates open the thoughts, so
-    that the output contains only the closing mark: pass ``thinking="unmarked"`` for such a model, or call
-    :meth:`probe`, which finds this out.
+    For a model that thinks, the text, the log-probabilities, the first tokens of ``begin`` and the maximum
+    length concern only the answer, not the thoughts. The reader recognises a thinking model by marks at the
+    beginning of its answers, by the server's fields for thoughts, or by :meth:`probe`. Some prompt templates
+    open the thoughts, so that the output contains only the closing mark. For such a model pass
+    ``thinking="unmarked"``, or call :meth:`probe`, which detects the closing mark.
 
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
-    without the parameter, the reader omits the parameter for 15 minutes, and a ``LeftOutWarning`` names it.
+    without the parameter, the reader omits the parameter for 15 minutes, and a ``LeftOutWarning`` names the
+    parameter.
 
-    A generation that was begun holds a connection until it is completed or closed; it counts towards
-    ``max_concurrency`` only while the reader reads from it.
+    A generation that was begun holds a connection until the generation is completed or closed. The
+    connection counts towards ``max_concurrency`` only while the reader reads from it.
 
     Args:
         model: Name of the model on the server.
@@ -55,9 +56,9 @@ class OpenAIReader(ClientReader):
         api: ``"chat"``; or ``"completions"``, for models without a chat template.
         top_logprobs: Number of likeliest tokens that the server lists for each token of the answer; with 0
             there are no entropies. The default is the most that OpenAI allows: 20, and 5 for completions.
-        thinking: False switches thinking off; if the model thinks nevertheless, this is an error. True adds
-            tokens for thoughts to every request. So does ``"unmarked"``; it is for a model whose output
-            begins inside the thoughts, and contains only their closing mark.
+        thinking: False switches thinking off; if the model thinks nevertheless, the reader raises an error.
+            True adds tokens for thoughts to every request. ``"unmarked"`` adds them for a model whose output
+            begins inside the thoughts, and contains only the closing mark.
         max_tokens: Maximum length of an answer [tokens] if a method sets none.
         max_concurrency: Maximum number of concurrent requests.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
@@ -65,8 +66,8 @@ class OpenAIReader(ClientReader):
         max_retries: Maximum number of times that the SDK repeats a request after status 429 or 5xx, a
             time-out or a broken connection.
         extra_body: Further fields of every request; they replace fields of the same name.
-        client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. It is
-            used on the reader's own event loop; you close it yourself.
+        client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. The
+            reader uses the client on an event loop of its own, and never closes the client.
 
     Attributes:
         top: Number of likeliest tokens that are requested for each token; None if the server has no

@@ -1,6 +1,6 @@
-"""Requests to OpenAI-compatible servers, and their replies as parts of answers; no I/O.
+"""Write requests in OpenAI's format, and turn servers' replies into parts of answers; no I/O.
 
-A request contains only the fields that it needs, because every other field is rejected by some model. The
+A request contains only necessary fields, because every other field is rejected by some model. The
 temperature is always sent, because no service has 0 as its default. ``top_p`` is sent if answers are sampled,
 because llama.cpp, Ollama and vLLM cut off the tail of the distribution by default.
 """
@@ -30,7 +30,7 @@ THINKING_OFF: dict[str, Any] = {
 def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
     """Return the body of a request.
 
-    Stop texts are not sent to a model that thinks: they should end the answer, but may occur in thoughts.
+    Stop texts are not sent to a model that thinks, because a stop text in the thoughts would end the output.
     """
     sampling = request.sampling
     body: dict[str, Any] = {
@@ -49,7 +49,7 @@ def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
     if request.streamed:
         body["stream_options"] = {"include_usage": True}
     if request.top is not None:
-        # Without alternatives, llama.cpp sends no log-probabilities at all.
+        # If no alternatives are requested, llama.cpp sends no log-probabilities at all.
         top = max(request.top, 1)
         body |= {"logprobs": top} if api == "completions" else {"logprobs": True, "top_logprobs": top}
     return body
@@ -68,16 +68,13 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
 
 
 def reply_parts(answer: Json, *, logprobs: bool) -> list[ReplyPart]:
-    """Return the choices of a whole answer, or raise ServiceError if no choice can be read."""
+    """Return each choice of a server's whole answer as one part; a malformed choice raises ServiceError."""
     usage = usage_of(answer.get("usage"))
     return [_choice_part(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
 
 
 def next_reply_part(piece: Json, *, logprobs: bool) -> ReplyPart:
-    """Return a piece of a stream as a part of the reply.
-
-    The list of choices may be empty in a piece that reports usage.
-    """
+    """Return a piece of a stream as a part of the reply; the part may have only token counts, and no text."""
     usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
     if not piece.get("choices"):
         return ReplyPart(usage=usage)
@@ -101,7 +98,7 @@ def _choice_part(choice: Json, usage: Usage | None, *, logprobs: bool) -> ReplyP
 
 
 def choices_of(answer: Json) -> list[Json]:
-    """Return an answer's choices in the order of their index, or raise ServiceError."""
+    """Return an answer's choices in the order of their index; a malformed answer raises ServiceError."""
     choices = answer.get("choices")
     if (
         not isinstance(choices, list)

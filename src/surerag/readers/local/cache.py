@@ -1,4 +1,4 @@
-"""A cache of attention keys and values, which grows in place; its rows can be taken out and joined again."""
+"""A cache of attention keys and values that grows in place; rows can be taken out and joined again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ class GrowingLayer(DynamicLayer):
 
 
 def _with_spare_slots(states: Tensor, needed: int) -> Tensor:
-    """Return states [rows, heads, slots, width] in a buffer that is a quarter larger than needed."""
     rows, heads, length, width = states.shape
     buffer = states.new_zeros(rows, heads, needed + max(64, needed // 4), width)
     buffer[..., :length, :] = states

@@ -1,4 +1,4 @@
-"""From prompts to token ids: chat templates, switches for thinking, and document text that stays text.
+"""Turn prompts into token ids, with chat templates and switches for thinking; document text stays text.
 
 A document may contain ``<|im_end|>`` or other text that a tokenizer takes for a control token. The model must
 treat such text as plain characters. So a conversation with such text is rendered around place-holders, each
@@ -82,7 +82,7 @@ class PromptEncoder:
         return "apart", chosen or CHANNEL in self._template
 
     def _switch_value(self, switch: str | None, thinking: bool | None) -> bool | None:
-        """Return the value of the template variable that switches thinking; None if there is none."""
+        """Return the value of the template variable that switches thinking; None without such a variable."""
         on = None if switch is None else bool(self.options.get(switch, thinking))
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(
@@ -93,12 +93,12 @@ class PromptEncoder:
             raise ConfigurationError(
                 f"the chat template has no switch for thinking ({' or '.join(_SWITCHES)})",
                 hint="leave out thinking=False: the reader separates thoughts from answers. If the template "
-                "has another variable, set the variable: template_options={'reasoning_effort': 'low'}",
+                "has another variable for thinking, set it: template_options={'reasoning_effort': 'low'}",
             )
         return on
 
     def _switch(self) -> str | None:
-        """Return the template variable that changes whether the model thinks; None if there is none."""
+        """Return the template variable that switches thinking; None without such a variable."""
         for name in _SWITCHES:
             if re.search(rf"\b{name}\b", self._template):
                 on, off = (self._render(_QUESTION, {**self.options, name: value}) for value in (True, False))
@@ -169,7 +169,7 @@ class PromptEncoder:
         )
 
     def _encode_plain(self, text: str) -> list[int]:
-        """Encode text such that it contains no control token."""
+        """Encode a text so that no part of the text becomes a control token."""
         control = self._pattern.search(text)
         if control is not None:
             cut = control.start() + 1
@@ -181,7 +181,7 @@ class PromptEncoder:
 
     @cached_property
     def _template_ending(self) -> str:
-        """Text that the template writes after a question."""
+        """Text that the template writes after a user's message at the end of a prompt."""
         return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
 
     @cached_property
@@ -195,7 +195,7 @@ class PromptEncoder:
     def _control_tokens(self) -> dict[str, bool]:
         """Texts of control tokens; the value tells whether the tokenizer also finds normalised spellings.
 
-        They include the template's markup. Added words such as ``C++`` and runs of spaces are no control
+        The texts include the template's markup. Added words such as ``C++`` and runs of spaces are no control
         tokens.
         """
         controls = {}

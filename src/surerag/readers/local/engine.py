@@ -26,9 +26,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Ids = tuple[int, ...]
 
-# The model processes a common beginning of prompts once if it has at least this many tokens.
+# A common beginning of prompts is processed only once if the beginning has at least this many tokens.
 _MIN_SHARED = 48
-# Maximum padding in a batch of prompts: this many tokens, or an eighth of all tokens.
+# Maximum padding in a batch of prompts: the larger of this many tokens and an eighth of all tokens.
 _PADDING = 64
 _SPARE_SLOTS = 64
 
@@ -112,7 +112,7 @@ class Engine:
 
     def generate(self, prompts: Sequence[EncodedPrompt]) -> list[list[GrowingAnswer]]:
         """Grow ``sampling.n`` answers to each prompt until they end."""
-        # Greedy samples of a prompt are all the same, so one is generated.
+        # Greedy samples of a prompt are all the same, so only one sample is generated.
         counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in prompts]
         samples = [(one, sample) for one, n in zip(prompts, counts, strict=True) for sample in range(n)]
         grown = iter(self._grow(samples))
@@ -175,7 +175,6 @@ class Engine:
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
-        """Run the model on all but the last token of each prompt; process a common beginning only once."""
         groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
             groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
@@ -192,10 +191,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Run the model on all but the last token of each prompt.
-
-        ``prefix`` is the cache of the prompts' common beginning; with None, nothing is cached yet.
-        """
+        """Run the model on all but the last token of each prompt; ``prefix`` is their cached beginning."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
@@ -217,7 +213,7 @@ def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[i
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
-    """Sort prompts so that common beginnings and similar lengths are neighbours; long prompts come first."""
+    """Sort prompts: prompts with a common beginning are neighbours, and long prompts come first."""
     longest: dict[Ids, int] = {}
     for prompt in prompts:
         longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
@@ -347,7 +343,7 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
                 "the device has too little memory for a single sequence",
                 hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
             ) from error
-    # This runs outside the handler, so that the traceback does not keep the failed attempt's tensors.
+    # The halves run outside the handler, so that no traceback keeps the failed attempt's tensors.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = len(items) // 2

@@ -30,7 +30,7 @@ _WINDOW_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length"
 
 
 class CausalModel:
-    """A ``transformers`` model with its window, its end tokens, and one way to run it.
+    """A ``transformers`` model with its window and end tokens, and with a method for one forward pass.
 
     Attributes:
         model: The model as it was passed in, with wrappers of PEFT or ``torch.compile``; ``bare`` is the
@@ -51,7 +51,7 @@ class CausalModel:
         self.model: Any = model
         encodes = getattr(self.bare.config, "is_encoder_decoder", False)
         if encodes or (isinstance(self.bare, PreTrainedModel) and not self.bare.can_generate()):
-            reason = "has an encoder and a decoder" if encodes else "does not say which token comes next"
+            reason = "has an encoder and a decoder" if encodes else "does not predict the next token"
             raise ConfigurationError(
                 f"{type(self.bare).__name__} {reason}, but a reader needs a causal language model",
                 hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
@@ -81,7 +81,10 @@ class CausalModel:
 
     @property
     def batch_tokens(self) -> int:
-        """Default limit on tokens of a batch: 32,768, or what half the free CUDA memory holds if more."""
+        """Default maximum of tokens in a batch: 32,768, or more with CUDA.
+
+        With CUDA, it is the number that fits into half of the free memory, at least 32,768 and at most 2**20.
+        """
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -156,7 +159,7 @@ class CausalModel:
         if "logits_to_keep" in self._arguments:
             arguments["logits_to_keep"] = 1
         logits: Tensor = self.model(**arguments).logits
-        # A view would keep the logits of the whole prompt in memory.
+        # Without the copy, the logits of the whole prompt would stay in memory.
         return (logits[:, -1] if logits.shape[1] == 1 else logits[:, -1].clone()).float()
 
     def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
@@ -225,14 +228,14 @@ def _dtype_on_cpu(id_or_path: str, **shared: Any) -> str:
 def has_native_bfloat16() -> bool:
     """Tell whether this processor multiplies bfloat16 itself: AVX512-BF16, AMX, or ARM's BF16."""
     if platform.machine().lower() in ("x86_64", "amd64"):
-        # mkldnn's answer is also yes where AVX-512 only emulates bfloat16, which is slower than float32.
+        # mkldnn also reports bfloat16 where AVX-512 only emulates bfloat16, which is slower than float32.
         checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
         return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error means that a batch was too large for the device."""
+    """Tell whether an error means that a batch was too large for the device's memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     text = str(error).lower()

@@ -39,13 +39,13 @@ class TransformersReader(BaseReader):
 
     All log-probabilities and entropies are computed in float32 from the raw logits. The model processes a
     prompt once for all its samples. If the prompts of one call begin with the same text (48 tokens or more),
-    the model processes this text once. Sample ``i`` of a prompt depends only on the prompt, the seed and
-    ``i``. Calls from several threads run one after the other. Models whose state is not keys and values
-    (Mamba, RWKV, hybrids) run through the library's ``generate``, which gives the same results, but more
-    slowly.
+    the model processes this text once. For equal sampling parameters, sample ``i`` of a prompt depends only
+    on the prompt, the seed and ``i``. Calls from several threads run one after the other. Models whose state
+    is not keys and values (Mamba, RWKV, hybrids) run through the library's ``generate``, which gives the same
+    results, but more slowly.
 
-    If a model thinks before it answers, text, trace, stop texts and ``max_tokens`` apply to the answer, not
-    to the thoughts. If a model stops inside its thoughts, its answer is empty.
+    For a model that thinks, the text, the log-probabilities, stop texts and ``max_tokens`` concern only the
+    answer, not the thoughts. If such a model ends its output inside the thoughts, the answer is empty.
 
     Args:
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
@@ -55,10 +55,10 @@ class TransformersReader(BaseReader):
             prompts are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
-        max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768; with
-            CUDA, as many as fit into half of the free memory if these are more. A batch that does not fit is
-            halved.
-        window: Maximum tokens of prompt and answer together; None takes the limit from the model's config.
+        max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768 or,
+            with CUDA, the number that fits into half of the free memory, whichever is larger. A batch for
+            which the memory does not suffice is halved.
+        window: Maximum tokens of prompt and answer together; None takes the limit in the model's config.
         max_tokens: Maximum length of an answer [tokens] if neither the method nor the caller sets another.
         thinking: False switches thinking off, and True switches it on, if the chat template has a switch for
             thinking. None switches thinking off if the template has such a switch.
@@ -112,7 +112,7 @@ class TransformersReader(BaseReader):
         use_safetensors: bool = True,
         **options: Any,
     ) -> TransformersReader:
-        """Load a model and its tokenizer from a hub or a folder.
+        """Load a model and its tokenizer from the Hugging Face hub or from a folder.
 
         Args:
             id_or_path: Hub id, or a folder.
@@ -280,12 +280,7 @@ class TransformersReader(BaseReader):
 
 
 class _BegunAnswer(BegunGeneration):
-    """A begun answer that the model continues from its cache; several answers share a batch.
-
-    Raises:
-        InputError: From ``rest``, ``chunks`` and ``rest_of``, if an answer was completed or closed before.
-        ServiceError: If the device has too little memory for an answer; it can be completed later.
-    """
+    """A begun answer that the model continues from its cache; several answers share a batch."""
 
     def __init__(self, reader: TransformersReader, handle: Handle) -> None:
         super().__init__(handle.answer.generation())
@@ -313,10 +308,6 @@ class _BegunAnswer(BegunGeneration):
             return [handle.answer.generation() for handle in handles]
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the whole text of the answer, in whole characters and without any part of a stop text.
-
-        Other calls may use the model between two pieces. Closing the iterator frees the answer's memory.
-        """
         reader, handle = self._reader, self._handle
         with reader._lock:
             self._check_open()
@@ -340,7 +331,7 @@ class _BegunAnswer(BegunGeneration):
 
     def close(self) -> None:
         """Free the answer's memory; this does not stop an answer that is being completed."""
-        # This takes no lock: the garbage collector may call it in a thread that must not wait for the model.
+        # A lock would be wrong: the garbage collector may call ``close`` in a thread that must not wait.
         self._end("closed")
 
     async def aclose(self) -> None:

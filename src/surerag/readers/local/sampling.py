@@ -1,9 +1,9 @@
-"""Choice of the next token, and its log-probability and entropy.
+"""Choose the next token of each sequence, and compute the token's log-probability and the step's entropy.
 
 Random numbers depend on the sequence and the step, never on the batch, so a sample is the same in any batch.
 The sampled token is the maximum of logits plus Gumbel noise. This samples exactly from the distribution, and
 rounding errors of the logits hardly matter. A token is drawn in two stages, first a block of 256 tokens and
-then a token in the block: this gives the same distribution and needs only some hundred random numbers a step.
+then a token in the block: this gives the same distribution with only some hundred random numbers a step.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_greedy(sampling: SamplingParams) -> bool:
 
 
 def sequence_key(prompt: Sequence[int], seed: int, sample: int) -> int:
-    """Return the 128-bit random key of one sample of one prompt."""
+    """Return the 128-bit key of the random numbers for one sample of one prompt."""
     material = np.asarray(prompt, dtype="<i8").tobytes() + f"|{seed}|{sample}".encode()
     return int.from_bytes(hashlib.sha256(material).digest()[:16], "little")
 
@@ -82,7 +82,7 @@ def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
     entropy = (log_total - (weights * centred).sum(-1) / total).clamp_(min=0)
     # The maximum is subtracted first, because the difference of two large numbers would lose digits.
     logprob = (logits.gather(-1, tokens[:, None]) - top).squeeze(-1) - log_total
-    # A step needs one transfer: token ids are whole numbers below 2**24, so float32 represents them exactly.
+    # One tensor needs one transfer from the device. Token ids are below 2**24, so float32 holds them exactly.
     columns = torch.stack([tokens.float(), logprob, entropy, top.squeeze(-1) + log_total], dim=1)
     rows = [ScoredToken(int(row[0]), *row[1:]) for row in columns.tolist()]
     if not all(math.isfinite(row.logsumexp) for row in rows):
@@ -107,6 +107,6 @@ def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _exponentials(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    # The generator is counter-based: the high word holds the step, and each draw increases the low word.
+    # The counter's high word holds the step; each random number increases the low word.
     bits = np.random.Philox(key=draw.key, counter=[0, 0, 0, draw.step])
     return np.random.Generator(bits).standard_exponential(count)

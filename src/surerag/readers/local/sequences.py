@@ -23,8 +23,9 @@ class Detokenizer:
 
     def __init__(self, decode: Callable[[tuple[int, ...]], str]) -> None:
         self._decode = decode
-        # Tokens whose text was returned last (they decide the next token's spacing), then held-back tokens.
+        # Tokens whose text was returned last; the spacing before the next token depends on these tokens.
         self._before: tuple[int, ...] = ()
+        # Tokens without returned text, because they end inside a character.
         self._held: tuple[int, ...] = ()
 
     def feed(self, token: int) -> str:
@@ -84,13 +85,13 @@ class Vocabulary(NamedTuple):
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt's tokens and how to answer them.
+    """A prompt's tokens, and how to answer the prompt.
 
     Attributes:
         opening_mark: Mark such as ``<think>`` if the prompt already ends with it, so that the output begins
             inside the thoughts; empty if the prompt ends without a mark.
         thinks: Whether the answer is known to begin with thoughts.
-        thinking_tokens: Maximum tokens of thoughts that caller and window allow.
+        thinking_tokens: Maximum tokens of thoughts that the caller and the model's window allow.
     """
 
     ids: tuple[int, ...]
@@ -203,7 +204,6 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Process a token while the answer has not begun; this token may begin the answer."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
@@ -223,7 +223,7 @@ class GrowingAnswer:
             if self.thinking_tokens > self.prompt.thinking_tokens:
                 self.ended = "thinking"
         elif not thoughts.text.strip():
-            # White space belongs to the answer for now. A text that may be the beginning of a mark does not.
+            # White space belongs to the answer for now. A text that may begin a mark does not.
             self._update()
 
     def _count_as_thoughts(self) -> None:
