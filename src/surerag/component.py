@@ -34,8 +34,8 @@ from surerag.services import Services
 R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
-"""Type of a field for a model, retriever or encoder. Copies of a component share the object. It is not
-serialised."""
+"""Type of a field for a model, retriever or encoder. Copies of a component share the object. The
+field is not serialised."""
 Function = Annotated[T, Field(exclude=True, repr=False)]
 """Type of a field for a function or None; pydantic checks that the value is callable."""
 
@@ -59,8 +59,8 @@ class Component(Options, Generic[R]):
     """Whether the method needs a judge of entailment, such as an NLI model or a reader."""
 
     on_event: Function[Listener | None] = None
-    """Function that is called with each decision and each warning as soon as they occur. It sees the context
-    variables (``contextvars``) of the caller."""
+    """Function that is called with each decision and each warning as soon as they occur. The function
+    sees the context variables (``contextvars``) of the caller."""
 
     _services: Services = PrivateAttr()
 
@@ -75,7 +75,7 @@ class Component(Options, Generic[R]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return the options that the method needs for a reader with these capabilities."""
+        """Return the options, by name, that the method needs for a reader with these capabilities."""
         return {}
 
     @property
@@ -85,11 +85,11 @@ class Component(Options, Generic[R]):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Maximum length of an answer [tokens]: ``max_tokens`` or the reader's default; None if unlimited."""
+        """Maximum length of an answer in tokens: ``max_tokens`` or the reader's default; None for no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method's generator for one case; it yields requests, and a driver sends back answers."""
+        """Return the method's generator for one case; it yields requests, and a driver sends the replies."""
         raise NotImplementedError
 
     def run(self, *case: Any, **more: Any) -> R:
@@ -111,7 +111,7 @@ class Component(Options, Generic[R]):
         """Return the results of many cases, in order; local models process the cases in batches.
 
         Args:
-            cases: The arguments of :meth:`program` for each case; several arguments are a tuple.
+            cases: The arguments of :meth:`program` for each case; pass several arguments as a tuple.
             window: Maximum number of cases that are in progress at once.
             progress: True shows a progress bar on a terminal. A function is called with the number of
                 finished cases and the total number, which is None if ``cases`` has no length.
@@ -204,7 +204,7 @@ class AnsweringComponent(Component[R], Generic[R]):
     """A method that answers questions, and retrieves or rewrites only above an uncertainty threshold."""
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
-        """Return a stream of the answer's text; its ``events`` hold the decisions before the first word."""
+        """Return a stream of the answer's text; its ``events`` are the decisions before the first word."""
         return drivers.stream(self.program(*case, **more), self.services, on_event=self.on_event)
 
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:

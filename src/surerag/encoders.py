@@ -70,7 +70,7 @@ class HashingEncoder:
 
 
 class SentenceTransformerEncoder:
-    """Encodes texts with a sentence-transformers model, and with its own prompts for queries and documents.
+    """Encodes texts with a sentence-transformers model, and its prompts for queries and documents.
 
     Args:
         model: Hugging Face id, path, or a loaded model. With an id or a path, only safetensors weights are

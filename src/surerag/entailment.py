@@ -90,7 +90,7 @@ class JudgeEntailer:
 
     @property
     def name(self) -> str:
-        """Identity of the judge."""
+        """Name that identifies the judge."""
         return f"judge:{self._reader.name}"
 
     @property

@@ -96,7 +96,7 @@ class ThinkingBudgetError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """A service refuses a request because of its key, address, model or a parameter; a retry cannot help.
+    """A service refuses a request because of the key, address, model or a parameter; a retry cannot help.
 
     Attributes:
         parameters: Fields of the request that the service names as the reason; empty if it names none.
@@ -115,7 +115,7 @@ class TransientServiceError(ServiceError):
     """A service failed in a way that may pass: rate limit, overload, time-out.
 
     Attributes:
-        broken: Whether the connection broke during a reply; clients do not repeat the request after this.
+        broken: Whether the connection broke during a reply; clients then do not repeat the request.
     """
 
     retryable = True
@@ -142,19 +142,19 @@ def check_at_least(least: float, **settings: float | None) -> None:
 
 
 def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
-    """Check the type of settings, or raise ConfigurationError; its message shows types, but no values."""
+    """Raise ConfigurationError unless all settings are of a kind; the message shows types, but no values."""
     for name, value in settings.items():
         if not _is_a(kind, value):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    """Whether a value is an instance of a kind; True and False are no numbers."""
+    """Return whether a value is an instance of a kind; True and False do not count as numbers."""
     return isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, Integral, Real))
 
 
 def check_items(kind: type, items: Iterable[object], hint: str) -> None:
-    """Check that all items are instances of a class, or raise InputError."""
+    """Raise InputError unless all items are instances of a class."""
     for place, item in enumerate(items):
         if not isinstance(item, kind):
             raise InputError(

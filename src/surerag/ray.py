@@ -11,7 +11,7 @@ class, the name of your function that builds the method, and settings. Each acto
     )
 
 With a local model, results depend slightly on the batch. If Ray forms the same batches as a single process,
-the results are the same. Otherwise they may differ in the fifth decimal.
+the results are the same. Otherwise scores may differ in the fifth decimal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Factory = Callable[..., Component[Any]]
 class MapMethod:
     """A callable that answers an Arrow table of questions, and returns the table with columns of results.
 
-    A failed row keeps its place: its ``error`` has the message, and its other result columns are null. A
+    A failed row keeps its place: the column ``error`` has the message, and other result columns are null. A
     wrong configuration (a missing column, a reader without log-probabilities) raises an error instead.
 
     Args:

@@ -18,7 +18,8 @@ from surerag.readers.protocol import BaseReader, as_reader
 class Retriever(Protocol):
     """Finds passages.
 
-    It may also have ``aretrieve(query, k)`` for async code, and ``retrieve_many(queries, k)`` for batches.
+    A retriever may also have ``aretrieve(query, k)`` for async code, and ``retrieve_many(queries, k)`` for
+    batches.
     """
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
@@ -27,7 +28,7 @@ class Retriever(Protocol):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns texts into vectors; it may also have ``aencode(texts, kind)`` for async code."""
+    """Turns texts into vectors; an encoder may also have ``aencode(texts, kind)`` for async code."""
 
     @property
     def name(self) -> str:
@@ -69,7 +70,7 @@ def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[n
 
 @runtime_checkable
 class Entailer(Protocol):
-    """Judges pairs of statements; it may also have ``aentail(pairs)`` for async code."""
+    """Judges pairs of statements; an entailer may also have ``aentail(pairs)`` for async code."""
 
     @property
     def name(self) -> str:
@@ -139,9 +140,9 @@ class Services:
         return tuple(getattr(self, name) for name in names)
 
     def answer_tokens(self, max_tokens: int | None) -> int | None:
-        """Return the maximum length of an answer [tokens]: ``max_tokens``, or else the reader's default.
+        """Return the maximum length of an answer in tokens: ``max_tokens``, or else the reader's default.
 
-        None means no limit: neither the user nor the reader sets one.
+        None means that neither the user nor the reader sets a limit.
         """
         if max_tokens is not None:
             return max_tokens

@@ -79,7 +79,7 @@ class PlainHelp(ModelMetaclass):
         self.__pydantic_signature__ = lazy  # pydantic assigns __signature__ when it builds a class
 
     def __dir__(self) -> list[str]:
-        """Return the names that the class and its bases define, without those of pydantic's own classes.
+        """Return the names that the class and its bases define, without the names that pydantic defines.
 
         Example:
             >>> class Options(BaseModel, metaclass=PlainHelp):
@@ -192,7 +192,7 @@ def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
     first, further = " " * indent, " " * (indent + 4)
     lines = []
     for name, field in public_fields(kind).items():
-        # Readers of docstrings expect a name and its type on one line.
+        # Tools that read docstrings expect a name and its type on one line.
         head = f"{name} ({field_summary(field)}):".replace(" ", "\0")
         text = textwrap.fill(
             f"{head} {field.description}",

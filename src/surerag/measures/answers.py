@@ -22,8 +22,8 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 def contains(answer: str, references: Sequence[str]) -> bool:
     """Return whether an answer contains the words of one of the references as one sequence.
 
-    It suits answers in whole sentences. A closed reference (yes, no, true, false, a single letter, an article
-    or "I do not know.") is compared by :func:`surerag.measures.closed.says`.
+    The function suits answers in whole sentences. A closed reference (yes, no, true, false, a single letter,
+    an article or "I do not know.") is compared by :func:`surerag.measures.closed.says`.
 
     Example:
         >>> contains("It was built in 1889.", ["1889"]), contains("At 4:51, 3:08 later", ["308"])
@@ -81,7 +81,7 @@ def _f1_of(answer: str, reference: str) -> float:
     if is_closed(reference):
         if not says(answer, reference):
             return 0.0
-        # In "an A", the answer A was removed as if it were an article.
+        # Normalisation removes the letter A of "an A" as if it were an article.
         words += [word for word in right if word not in words]
     return _f1(words, right)
 

@@ -1,8 +1,8 @@
 """Measures of how uncertain a model was of an answer, and the AUROC of an uncertainty.
 
 Larger values mean less certain. If a server returns only the top log-probabilities, an entropy is known only
-as an interval. Each measure of entropies is monotonic. So the entropies' lower bounds give the measure's
-lower bound, and their upper bounds its upper bound.
+as an interval. Each measure of entropies increases with each entropy. So the entropies' lower bounds give the
+measure's lower bound, and their upper bounds its upper bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from surerag.text import counted
 Indication = Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]
 """What high uncertainty indicates; see :func:`indication`."""
 _USEFUL = 0.7
-"""Smallest AUROC of a useful uncertainty. If an interval contains 0.5 and this value, answers are too few."""
+"""Smallest AUROC of a useful uncertainty; an interval from 0.5 to this value means too few answers."""
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -75,7 +75,7 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
 
 
 def negative_log_likelihood(logprobs: ArrayLike) -> float:
-    """Return the negative log-likelihood of an answer, −Σ log p(t), in nats; it grows with the length.
+    """Return the negative log-likelihood of an answer, −Σ log p(t), in nats; it grows with each token.
 
     Args:
         logprobs: Natural-log probability of each token, shape [tokens].
@@ -132,8 +132,8 @@ def indication_text(area: Estimate, n: int, name: str = "") -> str:
             f"{counted(n, 'answer')}, and its interval contains 0.5, which is chance"
         )
     return (
-        f"{counted(n, 'answer')}{of} are too few to see whether the model is less sure of wrong answers: the "
-        f"AUROC is {value}; 0.5 is chance"
+        f"{counted(n, 'answer')}{of} are too few to see whether the model is less sure of wrong than of right "
+        f"answers: the AUROC is {value}; 0.5 is chance"
     )
 
 
@@ -149,7 +149,7 @@ def auroc(
     The area is A = P(U_wrong > U_right) + P(U_wrong = U_right)/2, the probability that a wrong answer is more
     uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
     log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
-    answers, the variance is Obuchowski's (Biometrics 53, 1997, Eq. 4), and the quantile Student's. If A is 0
+    answers, the variance is Obuchowski's (Biometrics 53, 1997, Eq. 4), with Student's quantile. If A is 0
     or 1, the interval is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller
     class.
 
@@ -207,7 +207,7 @@ def auroc(
 
 
 def _share_below(values: Floats, others: Floats) -> Floats:
-    """Return, for each value, the share of ``others`` below the value; equal numbers count one half."""
+    """Return, for each value, the share of ``others`` below the value; equal values count one half."""
     ascending = np.sort(others)
     below = np.searchsorted(ascending, values, "left") + np.searchsorted(ascending, values, "right")
     share: Floats = below / (2 * len(others))

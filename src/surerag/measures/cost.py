@@ -6,7 +6,7 @@ from __future__ import annotations
 def api_cost(
     prompt_tokens: float, completion_tokens: float, prompt_price: float, completion_price: float
 ) -> float:
-    """Return the cost of calls (EDC²-RAG, appendix A, Table 8); prices are for a million tokens.
+    """Return the cost of calls, in the currency of the prices per million tokens (EDC²-RAG, Table 8).
 
     Example:
         >>> round(api_cost(2155.10, 553.29, 0.15, 0.60) * 1e4, 2)
@@ -18,12 +18,14 @@ def api_cost(
 
 
 def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
-    """Return the mean time of gating and retrieval per query: T_entropy + R · T_retrieval (L-RAG, Eq. 8).
+    """Return the mean time per query that a gate and retrievals take together (L-RAG, Eq. 8).
+
+    The time is ``gate_latency + retrieval_rate * retrieval_latency``.
 
     Args:
-        retrieval_rate: Share R of the queries for which passages are retrieved, in [0, 1].
-        retrieval_latency: Time of one retrieval, T_retrieval, in any unit.
-        gate_latency: Time of the gate for each query, T_entropy, in the same unit.
+        retrieval_rate: Share of the queries for which passages are retrieved, in [0, 1] (the paper's R).
+        retrieval_latency: Time of one retrieval, in any unit (T_retrieval).
+        gate_latency: Time of the gate for each query, in the same unit (T_entropy).
 
     Example:
         >>> round(latency_overhead(0.74, 500, 50))
@@ -33,10 +35,11 @@ def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_laten
 
 
 def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
-    """Return the mean time saved per query: (1 − R) · T_retrieval − T_entropy (L-RAG, Eq. 9, Table III).
+    """Return the mean time per query that a gate saves, compared with a retrieval for every query.
 
-    Arguments are those of :func:`latency_overhead`. The result is negative if the gate takes more time than
-    it saves.
+    The time is ``(1 - retrieval_rate) * retrieval_latency - gate_latency`` (L-RAG, Eq. 9, Table III). It is
+    negative if the gate takes more time than the omitted retrievals. Arguments are those of
+    :func:`latency_overhead`.
 
     Example:
         >>> [[round(latency_saving(r, t, 50)) for t in (200, 500, 1000)] for r in (0.92, 0.74, 0.54)]
@@ -46,9 +49,10 @@ def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency
 
 
 def break_even_latency(retrieval_rate: float, gate_latency: float) -> float:
-    """Return the retrieval latency above which a gate saves time: T_entropy / (1 − R) (L-RAG, from Eq. 9).
+    """Return the ``retrieval_latency`` above which a gate saves time (L-RAG, from Eq. 9).
 
-    It is infinite if passages are retrieved for every query.
+    The value is ``gate_latency / (1 - retrieval_rate)``; it is infinite if passages are retrieved for every
+    query. Arguments are those of :func:`latency_overhead`.
 
     Example:
         >>> [round(break_even_latency(rate, 50)) for rate in (0.92, 0.74, 0.54)]

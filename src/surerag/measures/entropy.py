@@ -15,7 +15,7 @@ _ROUNDING = 1e-3
 
 
 def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
-    """Return the entropy over the whole vocabulary: H(t) = −Σ p log p (L-RAG, Eq. 2).
+    """Return the entropy of next-token distributions over the whole vocabulary, −Σ p log p (L-RAG, Eq. 2).
 
     Args:
         logprobs: Natural-log probabilities, shape [..., vocabulary]; −inf for impossible tokens.
@@ -42,7 +42,7 @@ def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
 def entropy_bounds(
     top_logprobs: Sequence[float], vocabulary_size: int, *, sampled_logprob: float | None = None
 ) -> Interval:
-    """Return the interval of the entropy H(t) (L-RAG, Eq. 2) from the top log-probabilities.
+    """Return the smallest and largest entropy H(t) (L-RAG, Eq. 2) that agree with top log-probabilities.
 
     No unlisted token is likelier than the least likely of the top tokens. The entropy is smallest if the
     remaining probability lies on as few unlisted tokens as possible, and largest if it is spread evenly over

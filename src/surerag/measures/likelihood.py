@@ -30,7 +30,7 @@ def perplexity(logprobs: ArrayLike) -> float:
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
     """Return the length-normalised entropy of sampled answers, in nats per token (DynQR, Table 5).
 
-    It is the mean over the samples of each sample's mean negative log-probability.
+    The value is the mean, over the samples, of each sample's mean negative log-probability of a token.
 
     Example:
         >>> round(length_normalized_entropy([np.log([0.5, 0.5]), np.log([0.25])]), 4)
@@ -42,7 +42,7 @@ def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
 
 
 def lowest_probability(logprobs: ArrayLike) -> float:
-    """Return −log p of the least likely token of an answer, in nats (DynQR, Table 5).
+    """Return the uncertainty −log p of an answer's least likely token, in nats (DynQR, Table 5).
 
     Example:
         >>> round(lowest_probability(np.log([0.5, 0.125])), 4)
@@ -111,6 +111,6 @@ def tokens_of(values: ArrayLike) -> Sequence[float]:
 
 
 def mean_of(values: ArrayLike, first: int | None = None) -> float:
-    """Return the mean of values, or of the leading ``first`` values; raise ValueError if there are none."""
+    """Return the mean of values, or of the first ``first`` values; raise ValueError if there are none."""
     numbers = tokens_of(values)[:first]
     return math.fsum(numbers) / len(numbers)

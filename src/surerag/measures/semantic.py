@@ -50,7 +50,9 @@ def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> N
 
 
 def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
-    """Return the semantic entropy −Σ_C p(C) log p(C), with p(C) = Σ_{r∈C} p(r|q) (SePer, Eq. 5).
+    """Return the semantic entropy −Σ_C p(C) log p(C) of sampled answers (SePer, Eq. 5).
+
+    p(C) is the sum of the weights p(r|q) of the answers r in the meaning cluster C.
 
     Args:
         weights: Weight p(r|q) of each sampled answer, shape [N]; the weights sum to one.

@@ -82,9 +82,10 @@ def _per_inclusion(probabilities: NDArray[np.float64], n: int) -> NDArray[np.flo
 def belief_in_references(
     weights: ArrayLike, degrees: ArrayLike, references: References
 ) -> NDArray[np.float64]:
-    """Return the beliefs Σ p(r|q) · k(r, a*), combined over the references, with shape [...].
+    """Return the belief in the reference answers: sums of weights times degrees, combined over references.
 
-    ``weights`` p(r|q) have the shape [..., N], and ``degrees`` k(r, a*) the shape [N, references].
+    ``weights`` of N sampled answers have the shape [..., N]. ``degrees`` say how much each answer counts for
+    each reference, shape [N, references]. The result has the shape [...].
     """
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     if references == "any":
@@ -99,7 +100,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
 
     Args:
         weights: Weight p(r|q) of each sampled answer, shape [N]; the weights sum to at most one.
-        entailment: Probability that each answer entails each reference, shape [N, references].
+        entailment: Probability E(r, a*) that each answer r entails each reference a*, shape [N, references].
         references: How the beliefs in several reference answers are combined: ``"max"``, ``"mean"`` (Eq. 10),
             or ``"any"``, the belief that an answer has the meaning of any reference (section 3.4).
 
@@ -121,7 +122,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
 def seper_hard(
     weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, references: References = "max"
 ) -> float:
-    """Return hard SePer, Σ_C I(C ≡ a*) · p(C|q) (Eq. 8 to 10; SePer_H of Algorithm 1).
+    """Return hard SePer, the total weight of the clusters that match a reference (Eq. 8 to 10; SePer_H).
 
     Args:
         weights: Weight of each sampled answer, shape [N]; the weights sum to at most one.

@@ -173,8 +173,8 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     """Return the correlation ρ of the values within groups: 0 if they are independent, 1 if they are equal.
 
     The estimate of ρ reproduces the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n²,
-    with residuals e and G groups. It is averaged with ``expected``, which has the weight of one value,
-    because a sample with few different values contains little information about ρ.
+    with residuals e and G groups. The estimate is averaged with ``expected``, which has the weight of one
+    value, because a sample with few different values contains little information about ρ.
 
     Example:
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
@@ -277,7 +277,8 @@ def bootstrap_interval(
     """Return the bootstrap percentile interval of the estimate ``value`` from its resamples.
 
     If the resamples are almost equal, the interval is widened to include the exact interval of
-    :func:`constant_interval`; if also ``bounds`` is None, the result is None.
+    :func:`constant_interval`; if ``bounds`` is None in this case, the result
+    is None.
 
     Args:
         resampled: Value of the estimate in each resample, shape [resamples].
@@ -305,7 +306,7 @@ def _not_below_exact(
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
-    """Draw bootstrap resamples; return the counts of the n observations in each, shape [resamples, n].
+    """Draw bootstrap resamples; return the counts of n observations in each resample, shape [resamples, n].
 
     Example:
         >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES
@@ -401,7 +402,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _sample(values: ArrayLike) -> Floats:
     sample = np.asarray(values, dtype=np.float64)  # None becomes NaN
     if sample.ndim != 1 or not len(sample):
-        raise ValueError(f"expected a list with at least one finite value, got shape {sample.shape}")
+        raise ValueError(f"expected a list of at least one number, got an array of shape {sample.shape}")
     if len(others := np.flatnonzero(~np.isfinite(sample))):
         raise ValueError(
             f"expected finite values, but {len(others)} of {len(sample)} values are missing or not finite, "

@@ -1,4 +1,4 @@
-"""Measure how sure a model is of an answer by calling it again, for models without log-probabilities."""
+"""Measure how sure a model is of its answer by more calls of the model; log-probabilities are not needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ class SecondOpinion(ABC):
     def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
         """Return the generator that calls the model again and returns the model's certainty of the answer.
 
-        If the call fails, a warning event is emitted, and the certainty has a reason but no measures.
+        If a call fails, the generator emits a warning event, and returns a certainty without measures, with
+        the attribute ``reason``.
 
         Args:
             prompt: The prompt that the model answered.
@@ -65,10 +66,12 @@ class SecondOpinion(ABC):
 class AreYouSure(SecondOpinion):
     """Asks the model whether it is sure of its answer.
 
-    The measure ``self_doubt`` is 1 − P(yes). P(yes) comes from the log-probability of the reply's token
-    ``yes`` or ``no``; without log-probabilities it is 0 or 1.
+    The measure ``self_doubt`` is 1 − P(yes). P(yes) is computed from the log-probability of the token ``yes``
+    or ``no`` in the model's reply. Without log-probabilities, P(yes) is 1 for the reply yes, and 0 for the
+    reply no.
 
-    Cost: one more call for each answer, with the prompt and the answer as input and at most three new tokens.
+    Cost: one more call for each answer, with the prompt and the answer as input, and at most three tokens as
+    output.
 
     Example:
         >>> from surerag import FakeReader, Services
@@ -87,21 +90,23 @@ class AreYouSure(SecondOpinion):
         [[reply]] = yield from perform(Generate([question], sampling))
         right = yes_probability(reply)
         if right is None:
-            return Certainty(reason="the model answered neither yes nor no when asked whether it was sure")
+            return Certainty(
+                reason="the model was asked whether it is sure, and its reply is neither yes nor no"
+            )
         return _measured({"self_doubt": 1 - right})
 
 
 @dataclass(frozen=True)
 class SampleAgreement(SecondOpinion):
-    """Samples more answers to the same prompt, and counts how many of them agree with the answer.
+    """Samples more answers to the prompt of an answer, and counts how many samples agree with this answer.
 
-    Two short answers agree if the words of one answer occur in the other as one sequence. There are two
-    measures. The default uncertainty is ``disagreement``, the share of samples that do not agree with the
+    Two short answers agree if the words of one answer occur in the other answer as one sequence. There are
+    two measures. The default uncertainty is ``disagreement``, the share of samples that do not agree with the
     answer. ``semantic_entropy`` is the discrete semantic entropy of the samples, in nats (Farquhar et al.,
     Nature 630, 2024).
 
-    Cost: ``n_samples`` more answers at temperature 1. The prompt is processed once more if the server accepts
-    the parameter ``n``, and ``n_samples`` more times otherwise.
+    Cost: ``n_samples`` more answers at temperature 1. A server that accepts the parameter ``n`` processes the
+    prompt once for all samples; another server processes the prompt once for each sample.
 
     Attributes:
         model: The model that answered: a reader, or a model of LangChain or LlamaIndex.
@@ -133,7 +138,7 @@ class SampleAgreement(SecondOpinion):
 
 
 def agreement(answer: str, samples: list[Generation]) -> dict[str, float]:
-    """Return the disagreement and the semantic entropy of samples, as in :class:`SampleAgreement`."""
+    """Return the measures ``disagreement`` and ``semantic_entropy`` of :class:`SampleAgreement`, by name."""
     texts = [sample.text for sample in samples]
     answer_cluster, *sample_clusters = meaning_clusters([answer, *texts])
     return {
@@ -148,5 +153,5 @@ def _measured(measures: Mapping[str, float]) -> Certainty:
 
 
 EVENT_SENTENCES |= {
-    "certainty.failed": "The model could not be asked how sure it is",
+    "certainty.failed": "The certainty of the model could not be measured",
 }

@@ -34,9 +34,9 @@ Needs = Literal["text", "logprobs", "entropy", "energy"]
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer questions; None means the reader's own limit."""
 N_SAMPLES = 5
-"""Default number of answers to sample for a semantic entropy."""
+"""Default number of answers that the L-RAG gate ``"semantic_entropy"`` samples."""
 MUST_RAISE = (*MISCONFIGURED, InputError)
-"""Errors that a method always raises, without a fallback: the pipeline was built or called wrongly."""
+"""Errors of a wrongly built or wrongly called pipeline; methods always raise them, without a fallback."""
 
 
 # Results
@@ -44,7 +44,7 @@ MUST_RAISE = (*MISCONFIGURED, InputError)
 
 @dataclass(frozen=True)
 class AnswerResult(Result):
-    """An answer and the passages in its prompt; the results of methods derive from this class."""
+    """An answer and the passages in the prompt of this answer."""
 
     answer: str
     passages: tuple[Passage, ...]
@@ -52,7 +52,7 @@ class AnswerResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of the answer, by all measures of its log-probabilities."""
+        """How sure the reader was of the answer: all measures from the answer's log-probabilities."""
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
 
 
@@ -64,7 +64,7 @@ def check_question(question: object) -> None:
     if not isinstance(question, str):
         raise InputError(
             f"a question is a text, got a {type(question).__name__}",
-            hint="pass one question, or several to run_many",
+            hint="pass one question; for several questions, call run_many",
         )
     if not question.strip():
         raise InputError("the question is empty", hint="pass a question")
@@ -75,7 +75,7 @@ def check_passages(passages: object) -> None:
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
             f"a context is a list of passages, got a {type(passages).__name__}",
-            hint="pass list(passages), or [] if nothing was retrieved and the method allows it",
+            hint="pass a list, such as list(passages)",
         )
     hint = "make a passage with surerag.Passage(text); pass a framework's documents to its own components"
     check_items(Passage, passages, hint)
@@ -88,7 +88,8 @@ def checked_number(value: object, owner: str) -> float:
     """Return the value of a user's function as a float; infinity is allowed.
 
     Raises:
-        ConfigurationError: If the value is not a number, or is NaN; ``owner`` names the function.
+        ConfigurationError: If the value is not a number, or is NaN. The message names the function:
+            ``owner``.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -102,17 +103,17 @@ def checked_number(value: object, owner: str) -> float:
 
 
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
-    """Raise CapabilityError unless a reader reports the log-probabilities or entropies that are needed.
+    """Raise CapabilityError unless a reader reports what a gate or metric needs, such as log-probabilities.
 
-    ``owner`` names the gate or metric with this need. The error's hint recommends ``of_text``, an option
-    that needs only the answer's text, or ``of_logprobs``, an option that needs only log-probabilities.
+    ``owner`` is the name of the gate or metric. The error's hint recommends ``of_text``, an option that needs
+    only the answer's text, or ``of_logprobs``, an option that needs only log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
     if able[needs]:
         return
     missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
-    lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
+    lacks = "returns no top log-probabilities" if needs == "entropy" else "returns none"
     alternative = f", or {of_logprobs}" if can.logprobs else ""
     # Readers that wrap a client may know which model to recommend.
     advice = "" if can.logprobs else getattr(reader, "advice", "")
@@ -126,7 +127,7 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return a generation's trace; if there is none, raise LogprobsError, which recommends ``of_text``."""
+    """Return the trace of a generation; without a trace, raise LogprobsError with the hint ``of_text``."""
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -161,7 +162,7 @@ def _checked_threshold(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
-            hint="with math.inf the method never retrieves or rewrites, with -math.inf it always does",
+            hint="pass a number; -math.inf and math.inf are allowed",
         )
     return float(value)
 
@@ -187,8 +188,8 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
     """Return the option ``threshold`` as a number, or ``default`` if the option is None.
 
     Raises:
-        ConfigurationError: If the option and the default are None. ``owner`` is the name of the gate or
-            metric for the error message.
+        ConfigurationError: If the option and the default are None. The message names the gate or metric:
+            ``owner``.
     """
     value = _checked_threshold(default if threshold is None else getattr(threshold, "threshold", threshold))
     if value is None:
@@ -229,7 +230,7 @@ def meaning_clusters(answers: Sequence[str]) -> list[int]:
 
 
 def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Generation:
-    """Return the first answer of the largest cluster; of equally large clusters, the first one counts.
+    """Return the first answer of the largest cluster; of equally large clusters, take the lowest index.
 
     Example:
         >>> typical_sample([Generation(text) for text in ("Orun", "Velm", "in Velm")], [0, 1, 1]).text
@@ -258,7 +259,7 @@ class Judgements(NamedTuple):
     unusable: int = 0
 
     def entails(self, premise: str, hypothesis: str) -> bool:
-        """Whether entailment is the most likely label of a pair; False if the reply could not be used."""
+        """Return whether a premise entails a hypothesis; False if the entailer's reply could not be used."""
         return bool(self.rows[premise, hypothesis].argmax() == ENTAILMENT)
 
     def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
@@ -288,7 +289,7 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
     rows = np.asarray((yield from perform(Entail(pairs))), dtype=np.float64)
     if rows.shape != (len(pairs), 3) or not np.isfinite(rows).all():
         raise ServiceError(
-            f"expected {len(pairs)} rows of three probabilities, got an array of shape {rows.shape}",
+            f"expected {len(pairs)} rows of three finite probabilities, got an array of shape {rows.shape}",
             hint="let the entailer return contradiction, neutral and entailment for each pair",
         )
     unusable = int((rows.sum(axis=1) == 0).sum())
@@ -338,9 +339,9 @@ def is_yes(reply: str) -> bool | None:
 def yes_probability(reply: Generation) -> float | None:
     """Return the probability that a model says "yes", from its greedy reply to a yes-no question.
 
-    The probability comes from the reply's first token that is "yes" or "no". Without log-probabilities it is
-    1 or 0. Greedy decoding writes the likelier of both words, so if the written word has a probability below
-    1/2, return 1/2. Return None if the reply contains neither word or both words.
+    The probability comes from the reply's first token that is "yes" or "no". Without log-probabilities,
+    return 1 for "yes" and 0 for "no". Greedy decoding writes the likelier word, so if the written word has a
+    probability below 1/2, return 1/2. Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace

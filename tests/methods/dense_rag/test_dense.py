@@ -219,7 +219,7 @@ def test_no_judgement_is_an_error_and_a_tie_no_entailment(rows: Any) -> None:
     if rows.sum() == 2:
         assert evaluator.run(QUESTION, passages("a")).links[0][1] == 0
     else:
-        with pytest.raises(ServiceError, match="three probabilities"):
+        with pytest.raises(ServiceError, match="three finite probabilities"):
             evaluator.run(QUESTION, passages("a"))
 
 

@@ -354,7 +354,7 @@ def test_samples_that_never_differ_warn_once() -> None:
     reader = FakeReader(lambda prompt: "Velm", logprob=None)
     rag, _, _ = pipeline(reader, gate="semantic_entropy", n_samples=2)
     questions = ["Where?"] * 45
-    with pytest.warns(UserWarning, match="20 questions in a row agree") as caught:
+    with pytest.warns(UserWarning, match="20 questions in a row, all sampled answers agree") as caught:
         list(map(rag.run, questions))
     assert len(caught) == 1
 

@@ -30,7 +30,7 @@ Rephrasings = LRUDict[str]
 def dense(
     session: DenseSession, passages: Sequence[Passage], label_chunks: bool = False
 ) -> Program[DenseResult]:
-    """Measure how well a reader understands a context (Algorithm 1); with ``label_chunks``, label its chunks.
+    """Measure how well a reader understands a context (Algorithm 1); ``label_chunks`` also labels chunks.
 
     If ``max_calls`` is too small for all chunks, only the first chunks are rephrased. Errors are those of
     :meth:`surerag.DenseEvaluator.program`.
@@ -105,11 +105,11 @@ def measure(
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
-    """Label uncertain chunks as necessary or unnecessary: answer without each chunk, and compare (Eq. 9).
+    """Label each uncertain chunk as necessary or unnecessary, by an answer without the chunk (Eq. 9).
 
     A chunk is unnecessary if the answers with and without the chunk entail each other (Algorithm 3, line 24).
-    Eq. 10 demands entailment in one direction only. Only the first ``most`` uncertain chunks are labelled;
-    None means all.
+    The paper's Eq. 10, which demands entailment in one direction only, is not used. Only the first ``most``
+    uncertain chunks are labelled; None means all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]
@@ -131,7 +131,6 @@ def label(session: DenseSession, result: DenseResult, most: int | None = None) -
 
 
 def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArray[np.float64]]:
-    """Return the symmetric matrix of the links between answers (Eq. 5), shape [k + 1, k + 1]."""
     pairs = list(combinations(range(len(answers)), 2))
     values = yield from session.link([(answers[i], answers[j]) for i, j in pairs])
     links = np.eye(len(answers))
@@ -172,7 +171,8 @@ class DenseSession:
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
         """Rephrase each chunk without the other chunks (Eq. 3).
 
-        For each chunk, return the new text and ``"rephrased"``, or the old text and why (``"empty"``, …).
+        For each chunk, return the new text and ``"rephrased"``, or the old text and the reason
+        why the new text is not used (``"empty"``, …).
         """
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
         rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
@@ -259,9 +259,9 @@ def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
 EVENT_SENTENCES |= {
     "dense.measured": "The reader's understanding of the passages was measured",
     "dense.invalid": "The uncertainty could not be measured",
-    "dense.no_parents": "The chunks were not cut anew",
+    "dense.no_parents": "The original documents were not cut into new chunks",
     "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
-    "dense.not_conclusive": "Too few answers are usable to say how certain they are",
+    "dense.not_conclusive": "No passage was rephrased, or an answer is empty or cut off, so the score is void",
     "dense.out_of_calls": "The limit of {max_calls} calls was reached, and some passages were not measured",
     "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
 }

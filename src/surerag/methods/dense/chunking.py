@@ -101,7 +101,7 @@ def _merge(
 def neighbour_similarities(
     texts: Sequence[str], spans: Sequence[Sequence[Span]]
 ) -> Program[list[NDArray[np.float64]]]:
-    """Return, for each text, the cosine similarity of each sentence to the next; 0 for a zero vector."""
+    """Return, for each text, the cosine similarity of neighbouring sentences; 0 for a zero vector."""
     sentences = [
         text[start:end]
         for text, pieces in zip(texts, spans, strict=True)
@@ -121,7 +121,6 @@ def neighbour_similarities(
 
 
 def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list[Span]:
-    """Return the spans of a text's sentences; a sentence that is too long is split into several spans."""
     return [
         piece
         for sentence in split_sentences(text, options.language)
@@ -130,7 +129,7 @@ def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list
 
 
 def split_span(text: str, span: Span, most: int, count: Count) -> Iterator[Span]:
-    """Split a span into pieces of at most ``most`` tokens, by halving at the white space nearest the middle.
+    """Split a span into pieces of at most ``most`` tokens, by halving at the white space next to the middle.
 
     A span without white space is halved between two characters.
 

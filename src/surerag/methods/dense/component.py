@@ -30,7 +30,7 @@ def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template)
         if prompt.text != DenseOptions.PROMPTS["entailment"].text:
             raise ConfigurationError(
                 f"{type(judge).__name__} takes no prompt, but prompts has 'entailment'",
-                hint="remove this prompt, or pass a reader as entailer",
+                hint="remove the prompt 'entailment', or pass a reader as entailer",
             )
         return judge
     return JudgeEntailer(judge, prompt=prompt)
@@ -103,7 +103,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     """Computes the vectors of sentences."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Function that counts the tokens of a text; None estimates their number from the characters."""
+    """Function that counts the tokens of a text; None means an estimate from the number of characters."""
 
     def __init__(self, encoder: Encoder | None = None, **options: Any) -> None:
         super().__init__(**{"encoder": encoder, **options})
@@ -146,8 +146,8 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
         """Return a copy whose ``similarity_threshold`` fits the encoder.
 
-        The threshold is a quantile of the similarities of neighbouring sentences. With 0.75, about a quarter
-        of the sentences are joined to the sentence before.
+        The threshold is a quantile of the similarities of neighbouring sentences. With the
+        quantile 0.75, about a quarter of the sentences are joined to the preceding sentence.
 
         Args:
             texts: A few dozen typical texts.
@@ -191,8 +191,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     passages have embeddings."""
 
     retriever: Service[Retriever | None] = None
-    """Finds more passages if all passages of a question were used. It is called at most once for each
-    question, for four times ``top_n`` passages."""
+    """Finds more passages if all passages of a question were used. The retriever is called at most once for
+    each question, and returns at most four times ``top_n`` passages."""
 
     chunker: Service[SemanticChunker | None] = None
     """Cuts the documents that are passed to :meth:`program` into new chunks if the reader does not understand

@@ -81,7 +81,7 @@ def _go_through_rounds(
     chunker: Any,
     rounds: list[Round],
 ) -> Program[Stopped]:
-    """Run the rounds, append each round to ``rounds`` once it is measured, and return why the loop ended."""
+    """Append each measured round to ``rounds``, and return the reason why the loop ended."""
     context = pool.first(options.top_n)
     evaluates = options.stop != "certain"
     while context:
@@ -96,7 +96,7 @@ def _go_through_rounds(
             sufficient = yield from session.sufficient([passage.text for passage in context])
         entry = Round(measured, sufficient)
         better = improves(entry, best_round(rounds), options.stop)
-        rechunks = chunker and documents  # once, before the loop of Algorithm 3 (section 5.1)
+        rechunks = chunker and documents  # at most once, before the loop of Algorithm 3 (section 5.1)
         satisfied = not rechunks and meets(entry, better, options.stop)
         rounds.append(replace(entry, best=better or satisfied))
         if satisfied:
@@ -138,7 +138,7 @@ def _exchange_chunks(
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
-    """Return the kept and the unnecessary chunks; if all chunks are unnecessary, the first is kept."""
+    """Return the kept and the unnecessary chunks; if all chunks are unnecessary, keep the first chunk."""
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
     return (stays, removed) if stays else (removed[:1], removed[1:])
@@ -193,7 +193,7 @@ class Pool:
         return self._passages[:count]
 
     def nearest(self, anchors: Sequence[Passage]) -> Program[list[Passage]]:
-        """Return, for each anchor, the unused passage that is most similar, and mark this passage as used."""
+        """Return, for each anchor, the most similar unused passage, and mark this passage as used."""
         if not anchors:
             return []
         if not self._candidates() and self._more:
@@ -247,8 +247,8 @@ class Pool:
 
 
 EVENT_SENTENCES |= {
-    "dense_refiner.documents_missing": "The documents behind some chunks are missing",
-    "dense_refiner.failed": "The passages could not be refined and are returned as they came",
+    "dense_refiner.documents_missing": "The original documents of some chunks are missing",
+    "dense_refiner.failed": "The refinement failed; the best context so far, or the first, is returned",
     "dense_refiner.out_of_calls": "The limit of {max_calls} calls was reached before the refinement ended",
     "dense_refiner.refined": "The passages were refined",
 }

@@ -69,7 +69,7 @@ class DenseResult(Result):
     Attributes:
         question: The question.
         score: Degree-based semantic entropy of the answers, in [0, log(k + 1)] nats for k chunks (Eq. 6).
-        certain: Whether the score is at most the threshold, and meaningful (see :attr:`conclusive`).
+        certain: Whether the score is at most the threshold, and is meaningful (see :attr:`conclusive`).
         answers: The original answer r_0, and the answers r_1 to r_k with one chunk rephrased.
         links: Matrix of the links w_ij between the answers, with k + 1 rows (Eq. 5).
         chunks: One result for each chunk, in the order of the context.

@@ -90,9 +90,9 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """Raised if no rewritten query can be tried.
+    """Raised if no rewritten query leads to a new prompt.
 
-    ``expected`` is True if the rewrites are usable, but change nothing. Otherwise a warning follows.
+    ``expected`` is False if the rewriter's reply is unusable, which causes a warning.
     """
 
     def __init__(self, reason: str, *, expected: bool) -> None:
@@ -122,11 +122,6 @@ class _Steps:
         self.history = history
 
     def try_rewrites(self, original: Attempt) -> Program[list[Attempt]]:
-        """Rewrite the query, and answer from the passages of each rewrite that leads to a new prompt.
-
-        Raises:
-            _NoRewriteError: If no rewrite leads to a new prompt.
-        """
         contexts: dict[str, Sequence[Passage]] = {}
         prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()
@@ -189,8 +184,8 @@ class _Steps:
 
 EVENT_SENTENCES |= {
     "dynqr.nothing_retrieved": "The retriever returned no passages",
-    "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
+    "dynqr.gate": "The uncertainty of the first answer was compared with the threshold",
     "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
     "dynqr.failed": "No rewrite was used, and the first answer stays",
-    "dynqr.decided": "The less uncertain answer was chosen",
+    "dynqr.decided": "The answer was chosen",
 }

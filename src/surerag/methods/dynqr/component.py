@@ -19,7 +19,7 @@ from surerag.text import check_abstention
 
 
 class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
-    """DynQR: rewrites the query if the reader is uncertain, and keeps the less uncertain answer.
+    """DynQR: rewrites the query if the reader is unsure of its answer, and keeps the less uncertain answer.
 
     For :meth:`run_many`, pass a question with a conversation as a pair (question, history).
 
@@ -58,7 +58,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return the option ``metric`` that a reader with these capabilities supports."""
+        """Return the option ``metric`` with a metric that a reader with these capabilities supports."""
         return {"metric": "perplexity" if capabilities.logprobs else "semantic_entropy"}
 
     def _connect(self) -> Services:
@@ -76,7 +76,8 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         Args:
             question: The question.
             history: The conversation before the question, oldest turn first. The prompts of the reader and
-                of the rewriter contain it; the rewritten query must be understandable without it.
+                of the rewriter contain the history. The rewriter is told to write a query that can be
+                understood without the history.
 
         Raises:
             InputError: If the question is empty.

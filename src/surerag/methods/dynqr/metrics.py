@@ -53,7 +53,7 @@ def metric_name(metric: Metric) -> str:
 def trace_kind(metric: Metric) -> TraceKind:
     """Return which trace to request with an answer: log-probabilities only, or also token entropies.
 
-    ``"semantic_entropy"`` needs only texts. So its trace is optional, and used for the answer's certainty.
+    The metric ``"semantic_entropy"`` needs only texts; a trace is optional, for the certainty of the answer.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
@@ -61,7 +61,7 @@ def trace_kind(metric: Metric) -> TraceKind:
 
 
 def check_metric(metric: Metric, reader: Reader) -> None:
-    """Raise CapabilityError unless a reader reports the log-probabilities or entropies for a metric."""
+    """Raise CapabilityError unless a reader reports what a metric needs, such as log-probabilities."""
     needs = "text" if callable(metric) else _NEEDS[metric]
     check_reports(reader, needs, f"the metric {metric_name(metric)}", _OF_TEXT, 'metric="perplexity"')
 

@@ -55,8 +55,8 @@ class DynQROptions(Options):
 
     answer: Literal["original", "rewrite"] = "original"
     """The question in the prompt of the second answer: ``"original"``, as in the paper, or ``"rewrite"``, for
-    readers that misunderstand the original wording. ``"rewrite"`` asks again even if no new passage was
-    retrieved."""
+    readers that misunderstand the original wording. With ``"rewrite"``, the reader is asked again even
+    if no new passage was retrieved."""
 
     top_n: int | None = Field(default=None, ge=1)
     """Maximum number of retrieved passages in a prompt; None means all that the retriever returns."""
@@ -65,8 +65,8 @@ class DynQROptions(Options):
     """Number of rewritten queries to try; each costs a rewrite, a retrieval and an answer."""
 
     verify: bool = True
-    """Whether the less uncertain answer is returned (post-verification); if False, the least uncertain answer
-    of a rewritten query is returned."""
+    """Whether the least uncertain of all answers is returned (post-verification). If False, the least
+    uncertain answer of the rewritten queries is returned, even if the first answer is more certain."""
 
     n_samples: int = Field(default=10, ge=2)
     """Number of answers to sample for the metrics ``"ln_entropy"`` and ``"semantic_entropy"``."""
@@ -76,7 +76,7 @@ class DynQROptions(Options):
 
     abstention: str | None = None
     """The sentence that the prompt tells the reader to reply if the passages lack the answer, such as ``"I do
-    not know."``; it counts as infinitely uncertain. None: the prompt does not mention abstaining."""
+    not know."``; this reply counts as infinitely uncertain. None: the prompt does not mention abstaining."""
 
     prompts: PromptsOption = prompts_field()
     """Prompts that replace the default prompts (appendix C), by name: ``answer`` (slots ``passages`` and

@@ -80,7 +80,7 @@ class DynQRResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of the returned answer, by all measures of its log-probabilities."""
+        """How sure the reader was of the returned answer: all measures from its log-probabilities."""
         generation = self.chosen.generation
         return certainty_of(generation.trace, is_cut=generation.is_cut)
 

@@ -58,10 +58,10 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Select passages, or compress clusters of passages (section 4); keep all if no cluster is relevant.
+    """Select passages, or compress clusters (section 4); keep all passages if no cluster is relevant.
 
-    Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts the tokens
-    of a passage.
+    ``measure`` counts the tokens of a passage. Other arguments and errors are those of
+    :meth:`surerag.ClusterCompressor.program`.
     """
     check_question(query)
     check_passages(passages)
@@ -120,7 +120,6 @@ class _Compression(NamedTuple):
     measure: Measure
 
     def compress(self, query_vector: ArrayLike | None) -> Program[list[ClusterReport]]:
-        """Select passages, or compress all long clusters in one request; return a report of each cluster."""
         options, passages = self.options, self.passages
         clusters, less_relevant = yield from form_clusters(self.query, passages, options, query_vector)
         reason = _SHORT if options.compresses else _WHOLE
@@ -157,7 +156,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Send all prompts in one request; if it fails, send each prompt alone, so that some may succeed."""
+        """Send all prompts in one request; if the request fails, send each prompt alone: some may succeed."""
         if not prompts:
             return []
         try:
@@ -175,7 +174,7 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Add a reply's sentences to a cluster's report; passage numbers are replaced by the passages."""
+        """Add a reply's sentences to a cluster's report; replace passage numbers by the passages' texts."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, texts = self.options, self._texts(report)
@@ -218,12 +217,11 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return the text that a source must support: a sentence, or its quotations in the task "answer"."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
-        """Remove sentences without a source; replace an empty or too long compression by its passages.
+        """Remove sentences without a source; replace an empty or too long compression by the passages.
 
         With ``guard="off"``, nothing is removed or replaced. For the task ``"answer"``, only sentences with
         quotations need a source, and any length is allowed. With ``variant="copy"``, each sentence is
@@ -271,7 +269,6 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Candidate]:
-    """Return unchanged passages and compressions, ordered by the best passage that each was made from."""
     candidates = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
@@ -286,7 +283,7 @@ def _candidates(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the new context within a token limit, and the reports, each with its tokens in the context.
+    """Return the new context within a token limit, and the reports with ``tokens_after`` and ``left_out``.
 
     A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
     beginning of the best passage.
@@ -335,6 +332,6 @@ EVENT_SENTENCES |= {
     "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
     "edc2.fallback": "No passage was judged relevant, so the passages are left as they are",
     "edc2.unclear_relevance": "{replies} of {of} replies do not say whether their passage is relevant",
-    "edc2.embedded_again": "The query's vector has {query_dimensions} numbers and the "
-    "passages' have {passage_dimensions}, so the passages are embedded again",
+    "edc2.embedded_again": "The query's vector has {query_dimensions} numbers, but the vectors of the "
+    "passages have {passage_dimensions} numbers, so the query and the passages are embedded again",
 }

@@ -19,7 +19,7 @@ Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
 _BEGINNING = 48
-"""Number of characters of the short prefix by which :func:`_candidates` searches for a contained text."""
+"""Length of the prefix of a text that :func:`_candidates` searches first, in characters."""
 _DECIMALS = 9
 """Number of decimals to which similarities are rounded, so that equal texts have equal similarities."""
 
@@ -74,9 +74,9 @@ def rank_passages(
 ) -> Program[NDArray[np.intp]]:
     """Return the positions of texts by relevance, the most relevant text first.
 
-    The reader says whether each text helps to answer. The probability of its reply "yes" and the text's
-    ``similarity`` to the query are combined by reciprocal rank fusion. In the paper (section 4.3), the reader
-    may reply that nothing is relevant, which small models do too often.
+    The reader is asked whether each text helps to answer. The probability of the reply "yes" and the
+    ``similarity`` of the text to the query are combined by :func:`fuse_ranks`. In the paper (section 4.3),
+    the reader may also reply that no text is relevant; we omit this, because small models do so too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"
@@ -116,7 +116,6 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors of the query and the passages; all are embedded again if their dimensions differ."""
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:
@@ -204,7 +203,8 @@ def dynamic_clusters(
         For each cluster an array of document positions, the root first. Each document is in one cluster.
 
     Raises:
-        ValueError: If the numbers of dimensions differ, or a value is not finite.
+        ValueError: If the query and the documents differ in the number of dimensions, a value is not finite,
+            or ``tau`` or ``cap`` is less than 1.
 
     Example:
         >>> documents = [[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]]
@@ -239,7 +239,6 @@ def _unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
 
 
 def _most_similar_first(rows: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Return the positions of rows by similarity to a vector; equally similar rows keep their order."""
     if not len(rows):
         return np.empty(0, dtype=np.intp)
     return np.argsort(-np.round(rows @ vector, _DECIMALS), kind="stable")

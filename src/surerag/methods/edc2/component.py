@@ -20,7 +20,7 @@ from surerag.services import Encoder, Entailer, Services
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """EDC²-RAG: shortens the context to the passages that help to answer, or compresses clusters of passages.
 
-    By default, the most relevant third of the passages is kept unchanged, but at least three passages. This
+    By default, the most relevant third of the passages, at least three passages, is kept unchanged. This
     selection is not in the paper. With ``variant="copy"`` or ``"paper"``, clusters of passages are
     compressed. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
 
@@ -46,7 +46,8 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """The model that judges which passages help to answer, or compresses clusters of passages."""
 
     encoder: Service[Encoder | None] = None
-    """Computes the vectors of the query and the passages; not needed if the caller passes all vectors."""
+    """Computes the vectors of the query and the passages; not needed if all vectors are passed to
+    ``program``."""
 
     entailer: Service[Entailer | None] = None
     """Judges whether a passage supports a sentence; needed for ``guard="entailment"``."""
@@ -87,7 +88,8 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         Args:
             query: The question, or the statement for ``task="verify"``.
             passages: The retrieved passages, best first. Their embeddings are used if all passages have one.
-            query_vector: The query's vector, from the model that embedded the passages.
+            query_vector: The query's vector, from the model that embedded the passages; None: the encoder
+                computes the vector if it is needed.
 
         Raises:
             InputError: If the query is empty.

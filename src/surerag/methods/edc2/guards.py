@@ -64,22 +64,22 @@ def _says_nothing(sentence: str) -> bool:
 
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
 _NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
-_SAME_WORDS = 8
-"""A list mark is kept only if a source has the same mark, followed by this number of the same characters."""
+_SAME_CHARACTERS = 8
+"""A list mark is kept only if the mark and this number of following characters also occur in a source."""
 _ONLY_NUMBERS = re.compile(
     rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
 )
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the passages that a reply names if it consists of passage numbers only; otherwise no passages.
+    """Return the passages that a reply names; an empty list if the reply contains more than passage numbers.
 
     Args:
         text: The reply.
         n: Number of passages in the prompt.
 
     Returns:
-        Positions of passages, from 0; the prompt numbers the passages from 1.
+        Positions of passages, from 0, although the prompt numbers the passages from 1.
 
     Example:
         >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
@@ -94,7 +94,8 @@ def named_passages(text: str, n: int) -> list[int]:
 def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
     """Remove passage numbers such as ``[1]`` and list marks such as ``1.`` from a reply.
 
-    A list mark stays if a source contains it before the same words, because it may belong to the text.
+    A list mark stays if a source contains the mark before the same words, because the mark may belong to the
+    text.
 
     Example:
         >>> without_numbers("[1] Ada was born in Velm [2]. She left [in 1815].")
@@ -106,7 +107,7 @@ def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
     """
 
     def replaced(mark: re.Match[str]) -> str:
-        begin = text[mark.start() : mark.end() + _SAME_WORDS].strip()
+        begin = text[mark.start() : mark.end() + _SAME_CHARACTERS].strip()
         return mark[0] if "[" not in mark[0] and any(begin in source for source in sources) else ""
 
     return _NUMBERS.sub(replaced, text).strip()
@@ -120,7 +121,7 @@ _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
 def quotations(sentence: str) -> list[str]:
-    """Return the quotations in a sentence that have three words or more.
+    """Return the quotations of at least three words in a sentence.
 
     In scripts without spaces between words, two letters count as one word.
 
@@ -141,8 +142,8 @@ def quotations(sentence: str) -> list[str]:
 def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
     """Return the whole sentences of ``texts`` that contain ``piece``.
 
-    If no sentence contains ``piece``, return the sentences that contain its quotations, or else ``piece``.
-    Models that are told to copy sentences often copy only a part of a sentence, such as a name.
+    If no sentence contains ``piece``, return the sentences that contain its quotations, or else
+    ``[piece]``. Models that are told to copy sentences often copy only a part, such as a name.
 
     Example:
         >>> texts = ["Ada was born in Velm. She painted.", "Bo left Velm."]
@@ -161,10 +162,10 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Find the sentence with the most words of ``piece``; return the position of its text, and the sentence.
+    """Return the position of a text, and the sentence of this text with the most words of ``piece``.
 
-    If several sentences contain equally many of these words, the sentence with the fewest other words is
-    returned. Return None if each sentence contains less than the share ``least`` of the words.
+    If several sentences contain equally many words of ``piece``, return the sentence with the fewest other
+    words. Return None if each sentence contains less than the share ``least`` of the words of ``piece``.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]
@@ -194,7 +195,7 @@ class Claim(NamedTuple):
 
 
 ENTAILMENT_SUPPORT = 0.6
-"""Minimum probability with which a source must entail a sentence to support it."""
+"""Minimum probability of entailment at which a source supports a sentence."""
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:

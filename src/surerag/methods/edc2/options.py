@@ -52,7 +52,7 @@ FEW_PASSAGES = 10
 class EDC2Options(Options):
     """Options of EDC²-RAG, the same for :class:`surerag.ClusterCompressor`, LangChain and LlamaIndex.
 
-    The paper's algorithms, with the default sizes τ = 3 and Λ = 20, are:
+    The paper's algorithms, with the default sizes of the first (τ = 3) and of the largest cluster (Λ = 20):
 
     - section 4.3: ``variant="paper", guard="off", min_tokens=0``
     - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
@@ -120,7 +120,8 @@ class EDC2Options(Options):
     passages' sentence must contain at least half of the words of the model's sentence."""
 
     token_limit: int | None = Field(None, ge=1)
-    """Maximum number of tokens of the new context; a compression may be cut to its first sentences."""
+    """Maximum number of tokens of the new context; None means no limit. A compression that does not fit is
+    cut to its first sentences; a passage that does not fit is left out."""
 
     max_tokens: int = Field(256, ge=1)
     """Maximum length of a compression in tokens; the passages replace a truncated compression."""
@@ -129,7 +130,8 @@ class EDC2Options(Options):
     """Temperature of the compressions; None means 0.7 for ``task="answer"`` (section 5.1), otherwise 0."""
 
     on_failure: OnFailure = "original"
-    """What to do if a model fails: ``"original"`` keeps the passages with a warning; ``"raise"`` raises."""
+    """What to do if a model fails: ``"original"`` keeps the passages with a warning; ``"raise"`` raises the
+    error."""
 
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``extract`` and ``answer`` (slots ``question`` and ``passages``), ``verify`` (slots
@@ -153,7 +155,7 @@ class EDC2Options(Options):
         return self
 
     def _set_for_compressions(self) -> str:
-        """Name an option or prompt that only compressions use, if it differs from its default."""
+        """Return a changed option or prompt that only compressions use; an empty text if there is none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]

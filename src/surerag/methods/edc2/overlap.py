@@ -1,8 +1,8 @@
 """Check whether a source supports a sentence, by words, names, numbers and negations, without a model.
 
-The check is strict. Up to three successive sentences of the source together must contain most words of the
-sentence, and all of its names and numbers. A name or number must also follow the same word in the source as
-in the sentence.
+The check is strict. Up to three successive sentences of the source together must contain most words, all
+names and all numbers of the sentence. A name or number must also follow the same word in the source as in the
+sentence.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NUMERALS = frozenset(
 _JAPANESE_DENIAL = re.compile("ない|なかった|ません|ず、")
 _CONTRACTED = re.compile(r"n['’]t\b", re.IGNORECASE)
 _SAME_BEGINNING, _OF_LENGTH = 4, 0.55
-"""Minimum common prefix of two forms of a word: number of letters, and share of the longer form."""
+"""Minimum length of the common prefix of two forms of a word: in letters, and as share of the longer form."""
 
 Kind = Literal["word", "name", "number", "letter", "common", "denial", "mark"]
 
@@ -53,14 +53,14 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
     """Return the share of a sentence's content words that a source contains; 0 without support.
 
     The source supports the sentence if it contains all names and numbers and more than half of the other
-    content words, each name or number follows the same word in both, and both negate the same words. A name
-    is a word with a capital letter; the first word of a sentence is a name only if neither text has it in
-    lower case. 1,200 and 1200 are the same number.
+    content words, each name or number follows the same word in both texts, and both negate the same words. A
+    name is a word with a capital letter; the first word of a sentence is a name only if neither text has it
+    in lower case. 1,200 and 1200 are the same number.
 
     Args:
         sentence: The sentence.
         source: The text that may support the sentence.
-        names: More words that are names, in lower case (see :func:`names_in`).
+        names: Further words that count as names, in lower case (see :func:`names_in`).
 
     Example:
         >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
@@ -142,12 +142,12 @@ def word_share(sentence: str, source: str) -> float:
 
 
 _STRICT = ("name", "number", "letter")
-"""Kinds of tokens that a source must contain unchanged; words may occur in another form."""
+"""Kinds of tokens that a source must contain unchanged; a word may occur in another form."""
 _CONTENT = ("word", *_STRICT)
 
 
 def _composed(text: str) -> str:
-    """Normalise letters by Unicode NFKC; PDF files have separate accents, and ligatures such as ﬁ."""
+    """Normalise by Unicode NFKC: texts from PDF files contain separate accents, and ligatures such as ﬁ."""
     return unicodedata.normalize("NFKC", text)
 
 
@@ -195,7 +195,6 @@ def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
 
 
 def _same_word(first: str, second: str) -> bool:
-    """Return whether two words are forms of the same word, judged by their first letters."""
     if first == second:
         return True
     length = max(_SAME_BEGINNING, round(_OF_LENGTH * max(len(first), len(second))))

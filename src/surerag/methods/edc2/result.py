@@ -20,7 +20,7 @@ are None if no source was found."""
 
 
 class SupportedSentence(NamedTuple):
-    """A sentence of a compression; ``source`` is the input position of the passage that supports it."""
+    """A sentence of a compression; ``source`` is the position of the supporting passage, or None."""
 
     text: str
     source: int | None
@@ -43,7 +43,8 @@ class ClusterReport:
         sentences: The sentences of the compression; empty without a compression.
         removed: Sentences that were removed because no source supports them.
         left_out: Ids of passages that did not fit ``token_limit``.
-        warning: Whether the compression failed: by an error, a truncated reply, or a reply without support.
+        warning: Whether the compression failed: by an error, a truncated reply, or a reply that no source
+            supports.
     """
 
     members: tuple[int, ...]

@@ -178,12 +178,9 @@ class _Steps:
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
         """Return the prompt for the summaries and passages (section III-D, Eq. 6).
 
-        The summary of a short document may equal its passage. Such a summary is left out, also if a framework
-        put metadata before the passage's text.
-
-        Args:
-            passages: The retrieved passages; empty in the first pass.
-            abstention: The reply that the prompt demands if the texts lack the answer; None for no demand.
+        A summary that equals its passage, as for a short document, is left out, even if a framework put
+        metadata before the passage's text. The prompt demands the reply ``abstention`` if the texts lack the
+        answer.
         """
         retrieved = tuple(passage.text.strip() for passage in passages)
         context = "\n".join(
@@ -229,7 +226,7 @@ class _Steps:
     def finish(self) -> Program[Generation]:
         if self._begun is not None:
             return (yield from self._read_on(self._begun, answer=True))
-        assert self.first_pass is not None  # noqa: S101  # start() came to its end
+        assert self.first_pass is not None  # noqa: S101  # start() set it
         return (yield from perform(ReturnAnswer(self.first_pass.answer)))
 
     def _read_on(self, begun: BegunGeneration, *, answer: bool = False) -> Program[Generation]:
@@ -270,7 +267,7 @@ class _Steps:
 
 EVENT_SENTENCES |= {
     "lazy_rag.gate": "The gate decided whether to retrieve",
-    "lazy_rag.answering": "The question is answered",
+    "lazy_rag.answering": "The answer begins",
     "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
     "lazy_rag.nothing_retrieved": "The retriever returned no passages",
     "lazy_rag.summary_outdated": "A summary is older than its document and is not used",

@@ -98,7 +98,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     @property
     def gate_in_use(self) -> Gate:
-        """The gate of the options, or the abstention gate if the reader returns no log-probabilities."""
+        """The gate that decides: the option ``gate``, or the abstention gate without log-probabilities."""
         gate, reader = self.resolved_gate, self.services.reader
         if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
             return gate
@@ -137,8 +137,8 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         self._equal_samples = self._equal_samples + 1 if result.decision.score == 0 else -1
         if self._equal_samples == _AGREEMENTS:
             warnings.warn(
-                f"the sampled answers to {_AGREEMENTS} questions in a row agree; if the model ignores "
-                "the temperature, samples do not measure its certainty: choose another gate",
+                f"for each of {_AGREEMENTS} questions in a row, all sampled answers agree; if the model "
+                "ignores the temperature, samples do not measure its certainty: choose another gate",
                 UserWarning,
                 stacklevel=2,
             )

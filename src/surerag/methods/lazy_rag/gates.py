@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 _OF_TEXT = 'gate="abstention"'
 
 N_TOKENS = 8
-"""Default number of tokens, from the answer's start, for a gate's score; the paper states no number."""
+"""Default number of an answer's first tokens from which a score is computed; the paper states no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class FirstPass:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """Decision of a gate, and the reason for it.
+    """A gate's decision whether to retrieve passages, and the reason for the decision.
 
     Attributes:
         retrieve: Whether to retrieve passages.
@@ -71,7 +71,7 @@ class GateDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(ABC):
-    """Base of all gates: passages are retrieved if the score of the first pass exceeds a threshold (Eq. 4).
+    """Base class of gates: passages are retrieved if the score of the first pass exceeds a threshold (Eq. 4).
 
     To write a gate of your own, derive a frozen dataclass from this class.
 
@@ -141,7 +141,8 @@ class Gate(ABC):
             score: The score; None means that L-RAG searches.
             interval: Smallest and largest possible value of the score.
             threshold: L-RAG searches if the score is above this number.
-            flaw: Why the first answer cannot be used, so that L-RAG searches; empty if it can be used.
+            flaw: The reason why the first answer cannot be used; L-RAG then searches. Empty if the first
+                answer can be used.
         """
         flaw = flaw or ("empty first answer" if score is None else "")
         searches = bool(flaw) or (score is not None and score > threshold)
@@ -187,7 +188,7 @@ class EntropyGate(_BoundedGate):
         aggregate: How the tokens' entropies become a score. ``"mean"``: the mean of the first n tokens
             (Eq. 3). ``"first"``: the first token. ``"max"``: the greatest entropy of all tokens (section
             III-A). ``"greatest_3"``: the mean of the three greatest entropies of all tokens, as in
-            :class:`surerag.Certainty`; the paper lacks it. ``"max"`` and ``"greatest_3"`` need the whole
+            :class:`surerag.Certainty`, but not in the paper. ``"max"`` and ``"greatest_3"`` need the whole
             answer, unless the score of its first n tokens is above the threshold.
         estimate: If an entropy is only known as an interval, the point of the interval that is compared with
             the threshold: ``"lower"``, ``"middle"`` or ``"upper"``.
@@ -203,12 +204,12 @@ class EntropyGate(_BoundedGate):
     aggregate: Aggregate = "mean"
 
     def __post_init__(self) -> None:
-        """Check the settings; ``"first"`` sets ``n_tokens`` to 1, ``"greatest_3"`` to 3 or more."""
+        """Check the settings; ``"first"`` sets ``n_tokens`` to 1, ``"greatest_3"`` to at least 3."""
         super().__post_init__()
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # From three tokens on, the score cannot fall: L-RAG may search before the answer ends.
+            # From three tokens on, more tokens cannot lower the score, so L-RAG may search early.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
@@ -217,11 +218,11 @@ class EntropyGate(_BoundedGate):
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the bounds of the score (H̄ in Eq. 3): the aggregated lower and upper bounds of entropies."""
+        """Return the bounds of the score (H̄ in Eq. 3): from the lower and upper bounds of the entropies."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(
-                "the first pass came back without entropies",
+                "the first answer came without entropies",
                 hint="use a reader that reports entropies, or a server that returns top log-probabilities",
             )
         if len(trace) == 0:
@@ -279,10 +280,10 @@ class MarginGate(_BoundedGate):
 class DisagreementGate(Gate):
     """A gate for readers without log-probabilities: its score is a discrete semantic entropy, in nats.
 
-    The reader samples ``n_samples`` answers to each question. They are grouped by meaning: two short answers
-    have the same meaning if one contains the words of the other. The score is the entropy of the groups'
-    shares (Farquhar et al., Nature 630, 2024). With the default threshold and up to ten samples, L-RAG
-    answers without a search only if all samples agree.
+    The reader samples ``n_samples`` answers to each question. The answers are grouped by meaning: two short
+    answers have the same meaning if one answer contains the words of the other answer. The score is the
+    entropy of the groups' shares (Farquhar et al., Nature 630, 2024). With the default threshold and up to
+    ten samples, L-RAG answers without a search only if all samples agree.
 
     Attributes:
         threshold: Semantic entropy in nats, above which L-RAG searches.
@@ -306,7 +307,7 @@ class DisagreementGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionGate(Gate):
-    """A gate with which L-RAG searches only if the first answer cannot be used, such as an abstention.
+    """A gate with which L-RAG searches only if the first answer cannot be used, for example an abstention.
 
     The prompt tells the reader to abstain if the summaries lack the answer (the option ``abstention``). The
     gate needs only the text of one answer. Leave ``threshold`` and ``n_tokens`` at their defaults;
@@ -348,7 +349,7 @@ def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
     """Return the abstention gate, which replaces ``gate`` if the reader returns no log-probabilities.
 
     Raises:
-        CapabilityError: If ``abstention`` is None: the prompt does not tell the reader to abstain.
+        CapabilityError: If ``abstention`` is None, so that no prompt tells the reader to abstain.
     """
     if abstention is None:
         raise CapabilityError(
@@ -360,5 +361,5 @@ def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
 
 
 def check_gate(gate: Gate, reader: Reader) -> None:
-    """Raise CapabilityError unless the reader reports the log-probabilities or entropies a gate needs."""
+    """Raise CapabilityError unless a reader reports what a gate needs, such as log-probabilities."""
     check_reports(reader, gate.needs, f"the gate {gate.name}", _OF_TEXT, 'gate="margin"')

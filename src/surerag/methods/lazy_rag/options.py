@@ -60,9 +60,8 @@ class LazyRAGOptions(Options):
 
     abstention: str | Literal[False] | None = None
     """The sentence that the prompt tells the reader to reply if the texts lack the answer. If the first
-    answer is this sentence, the method retrieves. None: the sentence is ``"I do not know."``, and only the
-    prompt of the first pass demands it. A text: both prompts demand it. False: no prompt demands it, as in
-    the paper."""
+    answer is this sentence, the method retrieves. None: ``"I do not know."``, but only in the prompt of the
+    first answer. A text: this text, in all prompts. False: no prompt demands a sentence, as in the paper."""
 
     prompts: PromptsOption = prompts_field()
     """Prompts that replace the default prompts, by name: ``closed_book`` (slot ``question``),

@@ -56,5 +56,5 @@ class LazyRAGResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of the final answer; ``decision.score`` concerns the first pass."""
+        """How sure the reader was of the final answer; ``decision.score`` is for the first answer."""
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)

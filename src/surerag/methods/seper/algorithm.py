@@ -62,7 +62,7 @@ class _Measured(NamedTuple):
 def _measure(
     question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Measure the belief with each context: the first must be empty, the second must have all passages."""
+    """Measure the belief for each context; the first must be empty, the second must have all passages."""
     check_question(question)
     check_passages(contexts[1])
     _check_references(references)
@@ -100,7 +100,9 @@ def _check_references(references: object) -> None:
         if not isinstance(reference, str):
             raise InputError(f"expected texts as reference answers, got a {type(reference).__name__}")
     if not references or not all(reference.strip() for reference in references):
-        raise InputError("a reference answer is missing or empty", hint="pass at least one answer")
+        raise InputError(
+            "a reference answer is missing or empty", hint="pass at least one right answer, and no empty text"
+        )
 
 
 def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -> Prompt:
@@ -113,7 +115,7 @@ def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -
 def pairs_to_judge(
     question: str, samples: Sequence[Sequence[Generation]], references: Sequence[str], options: SePerOptions
 ) -> list[Pair]:
-    """Return the pairs of answers that the entailer must judge; equal and empty answers are left out."""
+    """Return the pairs of texts (answers, references) to judge; equal and empty texts are left out."""
     rules, hard = options.rules, options.kernel == "hard"
     pair_question = question if rules.with_question else ""
     if rules.question_mark and not pair_question.endswith("?"):
@@ -201,9 +203,9 @@ def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
 def log_likelihood(sample: Generation, weights: Weights) -> float | None:
     """Return the log-likelihood of an answer, in nats: the sum over its tokens and the end token (Eq. 7).
 
-    Without the end token, the sum is the likelihood of all answers that begin with these tokens, as is right
-    for an answer that was truncated at ``max_tokens``. For ``"official"`` weights, the result is the mean
-    over the answer's tokens, and 0 for an empty answer.
+    An answer that was truncated at ``max_tokens`` has no end token; the sum over its tokens is the
+    log-probability that an answer begins with these tokens. For ``"official"`` weights, the result is the
+    mean over the answer's tokens, and 0 for an empty answer.
 
     Returns:
         The log-likelihood. None if the reader returned no log-probabilities. Except for ``"official"``
@@ -261,8 +263,8 @@ def matches(
 ) -> bool:
     """Return whether an answer has the same meaning as a reference.
 
-    With ``strict`` or a ``threshold``, each must entail the other. Otherwise it is enough that neither
-    direction is a contradiction, and that at most one direction is neutral.
+    With ``strict`` or a ``threshold``, answer and reference must entail each other. Otherwise it is enough
+    that neither direction is a contradiction, and that at most one direction is neutral.
     """
     if strict or threshold is not None or not answer or answer == reference:
         return judgements.equivalent(answer, reference, threshold)
@@ -281,8 +283,9 @@ def belief_interval(
 ) -> Interval:
     """Return the 95 % interval of SePer: a bootstrap over samples, or an exact interval if all samples agree.
 
-    The weight of a distinct answer is divided equally among the samples with this answer. So the answer
-    weighs less in a resample that contains fewer of these samples.
+    The weight of a distinct answer (``shares``) is divided equally among the samples with this answer. So the
+    answer weighs less in a resample that contains fewer of these samples. ``kernel`` [N, references] says how
+    much each answer counts for each reference; ``place``, the index of the context, is part of the seed.
     """
     same = np.array([[answer == other for other in answers] for answer in answers])
     resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))
@@ -310,7 +313,7 @@ def _result(
 
 
 EVENT_SENTENCES |= {
-    "seper.frequency_weights": "Answers without a usable probability are weighted by their frequency",
+    "seper.frequency_weights": "The answers lack usable probabilities and are weighted by their frequency",
     "seper.invalid": "The belief could not be measured",
     "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
 }

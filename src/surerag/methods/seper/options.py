@@ -23,11 +23,11 @@ class Rules(NamedTuple):
         weights: How sampled answers are weighted; see :func:`surerag.measures.answer_weights`.
         both_directions: Whether ``kernel="soft"`` uses the larger entailment probability of both directions.
         with_question: Whether the question stands before each statement that the entailer judges.
-        question_mark: Whether a missing question mark is added to this question.
-        linkage: With ``kernel="hard"``: whether an answer joins a cluster if it has the meaning of ``"all"``
-            members of the cluster, or of the ``"first"`` member.
-        strict: With ``kernel="hard"``: whether an answer matches a reference only if each entails the other.
-            If False, no direction may be a contradiction, and at most one may be neutral.
+        question_mark: Whether a missing question mark is added to the question.
+        linkage: With ``kernel="hard"``: the members of a cluster whose meaning an answer must have to join
+            the cluster, ``"all"`` members or the ``"first"`` member.
+        strict: With ``kernel="hard"``: whether an answer matches a reference only if they entail each
+            other. If False, no direction may be a contradiction, and at most one direction may be neutral.
     """
 
     weights: Weights
@@ -63,7 +63,7 @@ class SePerOptions(Options):
 
     threshold: float | None = Field(None, ge=0, le=1)
     """With ``kernel="hard"``: the minimum probability of entailment, in both directions, with which an answer
-    matches a reference (the paper's τ, Definition 2). None: the most likely labels decide."""
+    matches a reference (the paper's τ, Definition 2). None: the entailer's most likely labels decide."""
 
     variant: Variant = "default"
     """The rules for weighting and comparing answers: ``"default"`` are ours, ``"paper"`` those of the paper,
