@@ -34,8 +34,8 @@ from surerag.services import Services
 R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
-"""Type of a field for a model, retriever or encoder. Copies of a component share the object. The
-field is not serialised."""
+"""Type of a field for a model, retriever or encoder. Copies of a component share the object.
+The field is not serialised."""
 Function = Annotated[T, Field(exclude=True, repr=False)]
 """Type of a field for a function or None; pydantic checks that the value is callable."""
 
@@ -59,8 +59,8 @@ class Component(Options, Generic[R]):
     """Whether the method needs a judge of entailment, such as an NLI model or a reader."""
 
     on_event: Function[Listener | None] = None
-    """Function that is called with each decision and each warning as soon as they occur. The function
-    sees the context variables (``contextvars``) of the caller."""
+    """Function that is called with each decision and each warning as soon as they occur. The
+    function sees the context variables (``contextvars``) of the caller."""
 
     _services: Services = PrivateAttr()
 
@@ -85,7 +85,7 @@ class Component(Options, Generic[R]):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Maximum length of an answer in tokens: ``max_tokens`` or the reader's default; None for no limit."""
+        """Maximum length of an answer, in tokens: ``max_tokens`` or the reader's default; None: no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:

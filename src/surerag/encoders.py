@@ -70,7 +70,7 @@ class HashingEncoder:
 
 
 class SentenceTransformerEncoder:
-    """Encodes texts with a sentence-transformers model, and its prompts for queries and documents.
+    """Encodes texts with a sentence-transformers model and the model's prompts for queries and documents.
 
     Args:
         model: Hugging Face id, path, or a loaded model. With an id or a path, only safetensors weights are
@@ -198,7 +198,6 @@ class CachedEncoder:
         return len(keys) - len(self._stored_vectors(list(keys)))
 
     def _stored_vectors(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """Return the undamaged vectors in the file, by key."""
         held: dict[bytes, NDArray[np.float32]] = {}
         if self._probe is None:
             self._probe = np.asarray(self._encoder.encode([_PROBE], "document"), dtype=np.float32)
@@ -237,7 +236,6 @@ class CachedEncoder:
         return connection.execute("INSERT INTO encoders (name, probe) VALUES (?, ?)", row).lastrowid or 0
 
     def _vector(self, blob: object) -> NDArray[np.float32] | None:
-        """Return a vector from the bytes in the file; None if they are damaged."""
         assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
         if not isinstance(blob, bytes) or len(blob) != 4 * self._probe.size:
             return None

@@ -134,7 +134,8 @@ class JudgeEntailer:
             return [0.0] * len(LABELS)
         trace = reply.trace
         probability = math.exp(math.fsum(_label_logprobs(trace))) if trace and len(trace) else 1.0
-        # The written label stays the likeliest, even if other spellings of this label had a probability, too.
+        # A part of the missing probability may belong to other spellings of the label in the reply. So each
+        # other label gets at most half of the probability of the label in the reply.
         other = min(1 - probability, probability) / 2
         return [probability if at == label else other for at in range(len(LABELS))]
 

@@ -142,7 +142,7 @@ def check_at_least(least: float, **settings: float | None) -> None:
 
 
 def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
-    """Raise ConfigurationError unless all settings are of a kind; the message shows types, but no values."""
+    """Raise ConfigurationError unless all settings have the type ``kind``; the message shows no values."""
     for name, value in settings.items():
         if not _is_a(kind, value):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)

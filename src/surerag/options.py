@@ -157,7 +157,7 @@ class Options(BaseModel, metaclass=PlainHelp):
 
 
 def prompts_field() -> Any:
-    """Return the pydantic field of the option ``prompts``; by default all prompts are those of the class."""
+    """Return the pydantic field of the option ``prompts``; by default, no prompt is replaced."""
     return Field(default_factory=dict, validate_default=True)
 
 

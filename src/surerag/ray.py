@@ -135,7 +135,6 @@ def _argument(value: Any) -> Any:
 
 
 def _cell(outcome: Any, path: str) -> Any:
-    """Return an attribute of a result, or the whole result as JSON; None for a failure."""
     if isinstance(outcome, BaseException):
         return None
     return _attribute(to_plain(outcome), path) if path else json.dumps(to_plain(outcome))

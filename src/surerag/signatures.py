@@ -68,8 +68,8 @@ class PlainHelp(ModelMetaclass):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        # Unlike a class attribute, a property of the metaclass is hidden from instances: the signature of a
-        # callable instance is that of __call__.
+        # Instances do not see a property of the metaclass, so the signature of a callable instance stays the
+        # signature of its __call__. A class attribute would replace it.
         if (lazy := vars(self).get("__pydantic_signature__")) is None:
             raise AttributeError("__signature__")
         return _without_validators(lazy.__get__(None, self), self)  # type: ignore[arg-type]  # its classes are models

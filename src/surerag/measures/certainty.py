@@ -29,7 +29,8 @@ from surerag.text import counted
 Indication = Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]
 """What high uncertainty indicates; see :func:`indication`."""
 _USEFUL = 0.7
-"""Smallest AUROC of a useful uncertainty; an interval from 0.5 to this value means too few answers."""
+"""Smallest AUROC of a useful uncertainty. If an interval contains 0.5 and this value, there are too few
+answers to judge the uncertainty."""
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -132,8 +133,8 @@ def indication_text(area: Estimate, n: int, name: str = "") -> str:
             f"{counted(n, 'answer')}, and its interval contains 0.5, which is chance"
         )
     return (
-        f"{counted(n, 'answer')}{of} are too few to see whether the model is less sure of wrong than of right "
-        f"answers: the AUROC is {value}; 0.5 is chance"
+        f"{counted(n, 'answer')}{of} are too few to see whether the model is less sure of wrong answers "
+        f"than of right answers: the AUROC is {value}; 0.5 is chance"
     )
 
 

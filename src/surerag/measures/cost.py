@@ -37,8 +37,8 @@ def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_laten
 def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
     """Return the mean time per query that a gate saves, compared with a retrieval for every query.
 
-    The time is ``(1 - retrieval_rate) * retrieval_latency - gate_latency`` (L-RAG, Eq. 9, Table III). It is
-    negative if the gate takes more time than the omitted retrievals. Arguments are those of
+    The saving is ``(1 - retrieval_rate) * retrieval_latency - gate_latency`` (L-RAG, Eq. 9, Table III), which
+    is negative if the gate takes more time than the omitted retrievals. Arguments are those of
     :func:`latency_overhead`.
 
     Example:

@@ -25,8 +25,8 @@ _SIGNS = str.maketrans("\ue000\ue001\ue002", "+#-")
 _KEPT_SIGNS = str.maketrans("+#-", "\ue000\ue001\ue002")
 _WIDE_FORMS = re.compile("[\uff00-\uffef]+")
 _SPELLINGS = str.maketrans({"\u0130": "i", "\u2212": "-", "\u066b": ".", "\u066c": ","})
-"""Replacements for the Turkish İ, whose lower case has two characters, the minus sign, and the decimal and
-thousands separators of Arabic numbers."""
+"""Replacements for the minus sign, for the decimal and thousands separators of Arabic numbers, and for the
+Turkish İ (whose lower case has two characters)."""
 
 
 def normalize_answer(text: str) -> str:

@@ -98,7 +98,7 @@ def discrete_semantic_entropy(clusters: ArrayLike) -> float:
     labels = np.asarray(clusters, dtype=np.intp)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(
-            f"expected the cluster index of each answer, at least one answer, got shape {labels.shape}"
+            f"expected a non-empty list of the answers' cluster indices, got an array of shape {labels.shape}"
         )
     # Sorted, so that samples with the same cluster sizes have exactly the same entropy.
     shares = np.sort(np.bincount(labels)) / labels.size

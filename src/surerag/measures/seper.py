@@ -13,7 +13,7 @@ Weights = Literal["horvitz-thompson", "probability", "official", "frequency"]
 References = Literal["max", "mean", "any"]
 
 _ROUNDING = 0.05
-"""Tolerance: the probabilities of distinct answers may sum to 1 plus this value, as half precision rounds."""
+"""Tolerance: in half precision, the probabilities of distinct answers may sum to 1 plus this value."""
 _SMALLEST_LOG = -700.0
 """Minimum of a weight's logarithm, because all weights could otherwise underflow to 0."""
 
@@ -122,7 +122,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
 def seper_hard(
     weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, references: References = "max"
 ) -> float:
-    """Return hard SePer, the total weight of the clusters that match a reference (Eq. 8 to 10; SePer_H).
+    """Return hard SePer, the total weight of the clusters that match a reference (Eq. 8 to 10; Algorithm 1).
 
     Args:
         weights: Weight of each sampled answer, shape [N]; the weights sum to at most one.
@@ -154,5 +154,5 @@ def _checked(weights: ArrayLike, entailment: ArrayLike) -> tuple[NDArray[np.floa
     if k.ndim != 2 or k.shape[1] == 0 or w.shape != (len(k),):
         raise ValueError(f"expected weights [N] and entailment [N, references], got {w.shape} and {k.shape}")
     if (w < 0).any() or w.sum() > 1 + 1e-5:
-        raise ValueError(f"weights must not be negative and must sum to at most one, got {w.sum():.4f}")
+        raise ValueError(f"weights must not be negative and must sum to at most one, got {w.tolist()}")
     return w, k

@@ -21,9 +21,9 @@ RESAMPLES = 2_000
 _EQUAL_WITHIN = 1e-9
 """Maximum difference of numbers that count as equal, because of rounding errors."""
 _WIDTH_BY_CHANCE = 0.005
-"""Maximum width of an interval, as a share of the range of values, at which all values count as equal."""
+"""Maximum width of an interval that is replaced by the exact interval, as a share of the possible range."""
 _CAUTION = 1.0
-"""Weight of the argument ``expected`` of :func:`group_correlation`, as a number of observed values."""
+"""The argument ``expected`` of :func:`group_correlation` counts as much as this number of observed values."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 Groups = Sequence[object] | NDArray[np.intp] | None
@@ -193,8 +193,8 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
     estimate = min(max((effect - 1) / (_mean_group_size(number) - 1), 0.0), 1.0)
-    # The estimate weighs as much as this number of values. If few of the values are 1 and all others are 0,
-    # the weight is about the number of ones.
+    # The effective number of values behind the estimate. If few values are 1 and all others are 0, this is
+    # about the number of ones.
     weight = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
     return (weight * estimate + _CAUTION * expected) / (weight + _CAUTION)
 
@@ -204,7 +204,6 @@ def _has_several_groups(number: NDArray[np.intp]) -> bool:
 
 
 def _mean_group_size(number: NDArray[np.intp]) -> float:
-    """Return the mean, over all values, of the size of the value's group."""
     return float((np.bincount(number) ** 2).sum()) / len(number)
 
 
@@ -249,7 +248,6 @@ def student_quantile(z: float, freedom: float) -> float:
 def _interval_with_pseudo_pair(
     sample: Floats, size: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Return the normal interval of a mean after two extreme values were added; see ``paired_difference``."""
     value = float(sample.mean())
     if np.ptp(sample) == 0:
         return constant_interval(value, size, bounds, confidence)
@@ -277,8 +275,7 @@ def bootstrap_interval(
     """Return the bootstrap percentile interval of the estimate ``value`` from its resamples.
 
     If the resamples are almost equal, the interval is widened to include the exact interval of
-    :func:`constant_interval`; if ``bounds`` is None in this case, the result
-    is None.
+    :func:`constant_interval`, which needs ``bounds``; without bounds, the result is then None.
 
     Args:
         resampled: Value of the estimate in each resample, shape [resamples].

@@ -40,8 +40,8 @@ class SecondOpinion(ABC):
     def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
         """Return the generator that calls the model again and returns the model's certainty of the answer.
 
-        If a call fails, the generator emits a warning event, and returns a certainty without measures, with
-        the attribute ``reason``.
+        If a call fails, the generator emits a warning event, and returns a certainty that has no measures,
+        but a ``reason``.
 
         Args:
             prompt: The prompt that the model answered.

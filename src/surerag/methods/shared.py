@@ -88,8 +88,8 @@ def checked_number(value: object, owner: str) -> float:
     """Return the value of a user's function as a float; infinity is allowed.
 
     Raises:
-        ConfigurationError: If the value is not a number, or is NaN. The message names the function:
-            ``owner``.
+        ConfigurationError: If the value is not a number, or is NaN. ``owner`` is the function's name in the
+            message.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -127,7 +127,10 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return the trace of a generation; without a trace, raise LogprobsError with the hint ``of_text``."""
+    """Return the trace (log-probabilities) of a generation, or raise LogprobsError if there is no trace.
+
+    The error's hint recommends ``of_text``, a setting that needs only text.
+    """
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -188,8 +191,8 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
     """Return the option ``threshold`` as a number, or ``default`` if the option is None.
 
     Raises:
-        ConfigurationError: If the option and the default are None. The message names the gate or metric:
-            ``owner``.
+        ConfigurationError: If the option and the default are None. ``owner`` is the name of the gate or
+            metric in the message.
     """
     value = _checked_threshold(default if threshold is None else getattr(threshold, "threshold", threshold))
     if value is None:

@@ -131,7 +131,7 @@ def test_a_reader_that_cannot_serve_a_gate_is_refused_with_gates_that_it_can_ser
     for gate in ("abstention", "semantic_entropy"):
         LazyRAG(text, Corpus(), "Ada.", gate=gate)
     listed = FakeReader(entropy=None, capabilities=Capabilities(logprobs=True, entropy=None))
-    with pytest.raises(CapabilityError, match=r'no alternatives.*gate="margin"'):
+    with pytest.raises(CapabilityError, match=r'no top log-probabilities.*gate="margin"'):
         LazyRAG(listed, Corpus(), "Ada.")
     LazyRAG(listed, Corpus(), "Ada.", gate="margin")
 

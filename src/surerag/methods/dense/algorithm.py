@@ -171,8 +171,8 @@ class DenseSession:
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
         """Rephrase each chunk without the other chunks (Eq. 3).
 
-        For each chunk, return the new text and ``"rephrased"``, or the old text and the reason
-        why the new text is not used (``"empty"``, …).
+        For each chunk, return the new text and ``"rephrased"``, or the old text and the reason why
+        the new text is not used (``"empty"``, …).
         """
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
         rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
@@ -261,7 +261,7 @@ EVENT_SENTENCES |= {
     "dense.invalid": "The uncertainty could not be measured",
     "dense.no_parents": "The original documents were not cut into new chunks",
     "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
-    "dense.not_conclusive": "No passage was rephrased, or an answer is empty or cut off, so the score is void",
+    "dense.not_conclusive": "No passage was rephrased, or an answer is empty or cut off: the score is void",
     "dense.out_of_calls": "The limit of {max_calls} calls was reached, and some passages were not measured",
     "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
 }

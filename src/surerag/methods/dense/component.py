@@ -40,7 +40,8 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """DENSE: measures how well a reader understands its context, without a reference answer.
 
     Each chunk of the context is rephrased in turn. A reader that understands the context gives the same
-    answer each time. The score is the semantic entropy of these answers.
+    answer each time. The score is the semantic entropy of these answers. With ``label_chunks``, each chunk
+    whose rephrasing changes the answer is labelled as necessary or unnecessary for the answer.
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -146,8 +147,8 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
         """Return a copy whose ``similarity_threshold`` fits the encoder.
 
-        The threshold is a quantile of the similarities of neighbouring sentences. With the
-        quantile 0.75, about a quarter of the sentences are joined to the preceding sentence.
+        The threshold is a quantile of the similarities of neighbouring sentences. With the quantile
+        0.75, about a quarter of the sentences are joined to the preceding sentence.
 
         Args:
             texts: A few dozen typical texts.

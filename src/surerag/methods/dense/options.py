@@ -30,13 +30,13 @@ class DenseOptions(Options):
     """A context is certain if its score is at most this number, in nats (section 5)."""
 
     label_chunks: bool = False
-    """Whether each uncertain chunk is labelled as necessary or unnecessary. For each
-    uncertain chunk, this needs one more answer, from the context without the chunk (Eq. 8 and 9)."""
+    """Whether each uncertain chunk is labelled as necessary or unnecessary. For each uncertain chunk,
+    this needs one more answer, from the context without the chunk (Eq. 8 and 9)."""
 
     max_calls: int | None = Field(None, ge=5)
     """Maximum number of model calls (rephrasings, answers and judgements) for a question; None means no
-    limit. k chunks need k² + 3 k + 1 calls, and labels up to 3 k more calls. If the limit is too small, only
-    the first chunks are rephrased, but at least one chunk."""
+    limit. k chunks need k² + 3 k + 1 calls; labelling them (``label_chunks``) needs up to 3 k more calls.
+    If the limit is too small, only the first chunks are rephrased, but at least one chunk."""
 
     max_tokens: AnswerTokensOption = None
     """Maximum length of an answer in tokens; None means the reader's own limit."""

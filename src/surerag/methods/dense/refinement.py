@@ -120,7 +120,6 @@ def _go_through_rounds(
 def _exchange_chunks(
     session: DenseSession, pool: Pool, options: DenseRefinerOptions, rounds: list[Round]
 ) -> Program[list[Passage] | Stopped]:
-    """Label, remove and add chunks; return the next context, or the reason why the loop ends."""
     measured = rounds[-1].measured
     uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
     if not session.budget.affords(3 * uncertain):

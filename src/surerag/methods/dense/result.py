@@ -141,7 +141,7 @@ class Round:
     """One round of a refinement: a context, its score, and the changes for the next round.
 
     Attributes:
-        measured: The context's score, answers and labels.
+        measured: The context's score, the answers, and the labels of the chunks.
         sufficient: Whether the reader judges the context to be sufficient; None if it was not asked.
         best: Whether the context was the best so far when it was measured.
         removed: Chunks that were removed after this round.

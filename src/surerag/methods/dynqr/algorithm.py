@@ -101,7 +101,6 @@ class _NoRewriteError(Exception):
 
 
 def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
-    """Return the attempt whose answer is kept, and why; with ``verify``, a tie keeps the original attempt."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     if best is None:
         return original, ""

@@ -53,7 +53,8 @@ def metric_name(metric: Metric) -> str:
 def trace_kind(metric: Metric) -> TraceKind:
     """Return which trace to request with an answer: log-probabilities only, or also token entropies.
 
-    The metric ``"semantic_entropy"`` needs only texts; a trace is optional, for the certainty of the answer.
+    The metric ``"semantic_entropy"`` needs only texts; a trace serves the certainty of the answer, and may be
+    missing.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"

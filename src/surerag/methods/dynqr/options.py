@@ -18,8 +18,8 @@ from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, FROM_PASSAGES, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 
 _THRESHOLDS = {"perplexity": 1.2, "semantic_entropy": 0.65}
-"""Default thresholds by metric. For perplexity, the best value in the paper's Table 3 is near 1.2. The
-semantic entropy of two meanings, with 2/3 and 1/3 of the samples, is just below 0.65 nats."""
+"""Default thresholds by metric. For perplexity, the best threshold in the paper's Table 3 is near 1.2. For
+the semantic entropy, 0.65 nats is just above the entropy of two meanings with 2/3 and 1/3 of the samples."""
 
 
 class DynQROptions(Options):
@@ -55,8 +55,8 @@ class DynQROptions(Options):
 
     answer: Literal["original", "rewrite"] = "original"
     """The question in the prompt of the second answer: ``"original"``, as in the paper, or ``"rewrite"``, for
-    readers that misunderstand the original wording. With ``"rewrite"``, the reader is asked again even
-    if no new passage was retrieved."""
+    readers that misunderstand the original wording. With ``"rewrite"``, the reader is asked again even if no
+    new passage was retrieved."""
 
     top_n: int | None = Field(default=None, ge=1)
     """Maximum number of retrieved passages in a prompt; None means all that the retriever returns."""

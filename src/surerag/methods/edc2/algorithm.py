@@ -197,7 +197,6 @@ class _Compression(NamedTuple):
         return replace(report, outcome="compressed", reason="compressed", sentences=without_source)
 
     def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
-        """Find the source of each sentence of the compressions, and remove sentences without a source."""
         claims = [self._claim(sentence.text, report) for report in reports for sentence in report.sentences]
         if not claims:
             return list(reports)

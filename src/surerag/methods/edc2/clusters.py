@@ -19,7 +19,7 @@ Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
 _BEGINNING = 48
-"""Length of the prefix of a text that :func:`_candidates` searches first, in characters."""
+"""Length, in characters, of the prefix of a text for which :func:`_candidates` searches first."""
 _DECIMALS = 9
 """Number of decimals to which similarities are rounded, so that equal texts have equal similarities."""
 
@@ -76,7 +76,8 @@ def rank_passages(
 
     The reader is asked whether each text helps to answer. The probability of the reply "yes" and the
     ``similarity`` of the text to the query are combined by :func:`fuse_ranks`. In the paper (section 4.3),
-    the reader may also reply that no text is relevant; we omit this, because small models do so too often.
+    the reader may also reply that no text is relevant; we omit this, because small models
+    reply so too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"

@@ -20,7 +20,7 @@ from surerag.services import Encoder, Entailer, Services
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """EDC²-RAG: shortens the context to the passages that help to answer, or compresses clusters of passages.
 
-    By default, the most relevant third of the passages, at least three passages, is kept unchanged. This
+    By default, the most relevant third of the passages, but at least three, is kept unchanged. This
     selection is not in the paper. With ``variant="copy"`` or ``"paper"``, clusters of passages are
     compressed. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
 

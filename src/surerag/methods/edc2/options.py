@@ -155,7 +155,6 @@ class EDC2Options(Options):
         return self
 
     def _set_for_compressions(self) -> str:
-        """Return a changed option or prompt that only compressions use; an empty text if there is none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]

@@ -247,7 +247,6 @@ def _places(unit: Sequence[_Token], word: str) -> list[int]:
 
 
 def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
-    """Return the names or numbers after a word, up to the next word or punctuation mark."""
     run: set[str] = set()
     for token in unit[place + 1 :]:
         if token.kind == "word" or (token.kind == "mark" and run):

@@ -219,7 +219,6 @@ class _Steps:
         return ""
 
     def decision(self, failure: str) -> GateDecision:
-        """Return the gate's decision (Eq. 4); ``failure`` is the error of the first pass, or empty."""
         threshold = self.options.resolved_threshold
         return self.gate.decide(self.score, self.interval, threshold, failure or self.flaw)
 

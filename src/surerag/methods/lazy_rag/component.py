@@ -98,7 +98,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     @property
     def gate_in_use(self) -> Gate:
-        """The gate that decides: the option ``gate``, or the abstention gate without log-probabilities."""
+        """The gate that decides: the option ``gate``; without log-probabilities, the abstention gate."""
         gate, reader = self.resolved_gate, self.services.reader
         if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
             return gate

@@ -209,7 +209,8 @@ class EntropyGate(_BoundedGate):
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # From three tokens on, more tokens cannot lower the score, so L-RAG may search early.
+            # From the third token on, the mean of the three greatest entropies cannot fall. Once the mean
+            # exceeds the threshold, L-RAG can search before the answer ends.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
@@ -218,7 +219,7 @@ class EntropyGate(_BoundedGate):
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the bounds of the score (H̄ in Eq. 3): from the lower and upper bounds of the entropies."""
+        """Return the bounds of the score (H̄ in Eq. 3), from the bounds of the tokens' entropies."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(

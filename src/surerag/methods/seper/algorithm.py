@@ -188,7 +188,6 @@ def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
 
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
-    """Return whether every answer has a probability, and the probabilities sum to at most 1."""
     # If probabilities sum to more than 1, the server computed them after applying temperature or top-p.
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
@@ -201,7 +200,7 @@ def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
 
 
 def log_likelihood(sample: Generation, weights: Weights) -> float | None:
-    """Return the log-likelihood of an answer, in nats: the sum over its tokens and the end token (Eq. 7).
+    """Return the log-likelihood of an answer in nats, summed over its tokens and the end token (Eq. 7).
 
     An answer that was truncated at ``max_tokens`` has no end token; the sum over its tokens is the
     log-probability that an answer begins with these tokens. For ``"official"`` weights, the result is the
@@ -209,7 +208,8 @@ def log_likelihood(sample: Generation, weights: Weights) -> float | None:
 
     Returns:
         The log-likelihood. None if the reader returned no log-probabilities. Except for ``"official"``
-        weights, also None if the end token is missing, or the reader generated thoughts before the answer.
+        weights, also None if a complete answer lacks the end token's log-probability, or if the reader
+        generated thoughts before the answer.
     """
     trace = sample.trace
     if trace is None:

@@ -21,12 +21,14 @@ class Rules(NamedTuple):
 
     Attributes:
         weights: How sampled answers are weighted; see :func:`surerag.measures.answer_weights`.
-        both_directions: Whether ``kernel="soft"`` uses the larger entailment probability of both directions.
+        both_directions: Whether ``kernel="soft"`` takes the larger entailment probability of the two
+            directions between answer and reference. If False, only the probability that the answer entails
+            the reference counts.
         with_question: Whether the question stands before each statement that the entailer judges.
         question_mark: Whether a missing question mark is added to the question.
         linkage: With ``kernel="hard"``: the members of a cluster whose meaning an answer must have to join
             the cluster, ``"all"`` members or the ``"first"`` member.
-        strict: With ``kernel="hard"``: whether an answer matches a reference only if they entail each
+        strict: With ``kernel="hard"``: whether an answer matches a reference only if both entail each
             other. If False, no direction may be a contradiction, and at most one direction may be neutral.
     """
 
@@ -98,7 +100,7 @@ class SePerOptions(Options):
 
     @property
     def rules(self) -> Rules:
-        """The rules of the option ``variant``."""
+        """The rules that the option ``variant`` selects."""
         return RULES[self.variant]
 
     @property
