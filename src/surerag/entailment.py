@@ -238,7 +238,7 @@ class NLIEntailer:
             id_or_path: Hugging Face id, or a folder.
             device: Device such as ``"cuda"``; by default a GPU if there is one, else the CPU.
             dtype: Number type such as ``"bfloat16"``; by default float16 on a GPU and float32 on a CPU.
-            **settings: ``max_batch_tokens`` of the class.
+            **settings: The argument ``max_batch_tokens`` of the class.
 
         Raises:
             MissingExtraError: If transformers is not installed.

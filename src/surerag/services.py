@@ -1,4 +1,4 @@
-"""Services that answer a method's requests: their protocols, and the bundle that drivers use."""
+"""Services that answer a method's requests: their protocols, and the class that holds a method's services."""
 
 from __future__ import annotations
 

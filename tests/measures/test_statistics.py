@@ -145,5 +145,5 @@ def test_a_score_that_is_missing_is_named_with_what_to_do() -> None:
 
 def test_what_is_no_sample_is_refused() -> None:
     for values in ([], [math.nan], [[1.0]]):
-        with pytest.raises(ValueError, match="expected (finite values|a list of at least one number)"):
+        with pytest.raises(ValueError, match=r"expected (finite values|a list of at least one number)"):
             mean_interval(values)

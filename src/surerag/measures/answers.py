@@ -62,7 +62,7 @@ def token_f1(answer: str, references: Sequence[str]) -> float:
 
     Token F1 is the harmonic mean of token precision and recall. In scripts without spaces between words, each
     letter is a token (as in CMRC 2018 and MLQA). If the reference is a closed answer, such as yes, no or "I
-    do not know.", F1 is 0 unless the answer says the same (as in HotpotQA).
+    do not know.", F1 is 0 unless the answer says the same as the reference (as in HotpotQA).
 
     Example:
         >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])

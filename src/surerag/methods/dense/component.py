@@ -147,8 +147,8 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
         """Return a copy whose ``similarity_threshold`` fits the encoder.
 
-        The threshold is a quantile of the similarities of neighbouring sentences. With the quantile
-        0.75, about a quarter of the sentences are joined to the preceding sentence.
+        The threshold is a quantile of the similarities of neighbouring sentences. With the quantile 0.75,
+        about a quarter of the sentences are joined to the preceding sentence.
 
         Args:
             texts: A few dozen typical texts.
@@ -188,8 +188,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     None means ``reader``."""
 
     encoder: Service[Encoder | None] = None
-    """Computes the vectors of passages; None means the encoder of ``chunker``. It is not needed if all
-    passages have embeddings."""
+    """Computes the vectors of passages; None means the encoder of ``chunker``. No encoder is needed
+    if all passages have embeddings."""
 
     retriever: Service[Retriever | None] = None
     """Finds more passages if all passages of a question were used. The retriever is called at most once for

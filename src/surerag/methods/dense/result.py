@@ -9,8 +9,9 @@ from typing import Any, Literal
 from surerag.messages import Generation, Passage, Result
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
-"""Label of a chunk: rephrasing a ``"certain"`` chunk does not change the answer. An ``"uncertain"`` chunk
-becomes ``"necessary"`` or ``"unnecessary"`` if chunks are labelled. ``"untested"``: no calls were left."""
+"""Label of a chunk. ``"certain"``: rephrasing the chunk does not change the answer. ``"uncertain"``:
+rephrasing changes the answer. ``"necessary"`` or ``"unnecessary"``: rephrasing changes the answer, and the
+reader also answered without the chunk. ``"untested"``: no calls were left."""
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]
@@ -50,7 +51,8 @@ class ChunkResult:
         link: Link between this answer and the original answer (w_i0 in Eq. 5): 1 if they entail each other,
             ½ if only one entails the other, and 0 if neither does.
         label: The chunk's label (Eq. 8; Algorithm 3, lines 16 to 27).
-        masked_answer: The answer without the chunk (Eq. 9); None if the chunk was not labelled.
+        masked_answer: The answer from the context without the chunk (Eq. 9); None if the chunk was not
+            labelled.
     """
 
     passage: Passage
@@ -70,7 +72,7 @@ class DenseResult(Result):
         question: The question.
         score: Degree-based semantic entropy of the answers, in [0, log(k + 1)] nats for k chunks (Eq. 6).
         certain: Whether the score is at most the threshold, and is meaningful (see :attr:`conclusive`).
-        answers: The original answer r_0, and the answers r_1 to r_k with one chunk rephrased.
+        answers: The original answer r_0, and the answers r_1 to r_k, each with one chunk rephrased.
         links: Matrix of the links w_ij between the answers, with k + 1 rows (Eq. 5).
         chunks: One result for each chunk, in the order of the context.
         generation: The answer from the original context.
@@ -142,7 +144,7 @@ class Round:
 
     Attributes:
         measured: The context's score, the answers, and the labels of the chunks.
-        sufficient: Whether the reader judges the context to be sufficient; None if it was not asked.
+        sufficient: Whether the reader judges the context to be sufficient; None if the reader was not asked.
         best: Whether the context was the best so far when it was measured.
         removed: Chunks that were removed after this round.
         added: Chunks that were added after this round.

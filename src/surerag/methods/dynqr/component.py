@@ -45,7 +45,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     """Finds passages for the question and for rewritten queries."""
 
     rewriter: Service[Reader | None] = None
-    """The model that rewrites queries; it need not be trained for this. None means the reader."""
+    """The model that rewrites queries, which needs no special training. None means the reader."""
 
     def __init__(
         self,

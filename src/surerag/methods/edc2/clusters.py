@@ -76,8 +76,8 @@ def rank_passages(
 
     The reader is asked whether each text helps to answer. The probability of the reply "yes" and the
     ``similarity`` of the text to the query are combined by :func:`fuse_ranks`. In the paper (section 4.3),
-    the reader may also reply that no text is relevant; we omit this, because small models
-    reply so too often.
+    the reader may also reply that no text is relevant; we omit this, because small models reply so too
+    often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"
@@ -99,8 +99,8 @@ def rank_passages(
 def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
     """Combine several scores by reciprocal rank fusion; return the positions of items, the best item first.
 
-    Items are ordered by Σ 1 / (1 + rank), the sum over the scores (Cormack et al., SIGIR 2009, with k = 1).
-    Equal sums keep the order of the input.
+    Items are ordered by the sum of 1 / (1 + rank) over the scores; the best item of a score has rank 1
+    (Cormack et al., SIGIR 2009, with k = 1). Items with equal sums keep the order of the input.
 
     Args:
         scores: One array of shape [items] for each score; larger is better. Equal values have equal ranks.
@@ -138,7 +138,7 @@ def _vectors(
 
 
 def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root: bool = True) -> list[int]:
-    """Return the sizes of the clusters that Algorithm 1 forms of ``n`` documents: τ, 2τ, 4τ …, at most Λ.
+    """Return the sizes of Algorithm 1's clusters of ``n`` documents: ``tau``, 2 ``tau``, …, at most ``cap``.
 
     Args:
         n: Number of documents.
@@ -194,8 +194,8 @@ def dynamic_clusters(
         tau: Size of the first cluster, τ.
         cap: Maximum size of a cluster, Λ; None for no maximum.
         count_root: See :func:`dynamic_cluster_sizes`.
-        root: ``"query"`` takes the unassigned document that is most similar to the query as the next root (as
-            in the paper); ``"rank"`` takes the unassigned document that was retrieved first (as in the
+        root: The next root: with ``"query"``, the unassigned document that is most similar to the query (as
+            in the paper); with ``"rank"``, the unassigned document that was retrieved first (as in the
             authors' code).
         order: Order of the documents after the root: by ``"similarity"`` to the root, or by retrieval
             ``"rank"``.

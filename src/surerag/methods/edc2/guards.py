@@ -142,8 +142,9 @@ def quotations(sentence: str) -> list[str]:
 def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
     """Return the whole sentences of ``texts`` that contain ``piece``.
 
-    If no sentence contains ``piece``, return the sentences that contain its quotations, or else
-    ``[piece]``. Models that are told to copy sentences often copy only a part, such as a name.
+    If no sentence contains ``piece``, return the sentences that contain the quotations in
+    ``piece``, or else ``[piece]``. Models that are told to copy sentences often copy only a part, such as a
+    name.
 
     Example:
         >>> texts = ["Ada was born in Velm. She painted.", "Bo left Velm."]
@@ -199,7 +200,7 @@ ENTAILMENT_SUPPORT = 0.6
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
-    """Return, for each claim, the position of the source that supports it best; None if no source does.
+    """Return, for each claim, the position of the source that supports the claim best, or None.
 
     With the guard ``"overlap"``, words that are names in the question or in another claim count as names in
     each claim. A source that does not contain all names of a claim does not support the claim.

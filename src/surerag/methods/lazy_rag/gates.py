@@ -121,7 +121,7 @@ class Gate(ABC):
 
     @abstractmethod
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return how uncertain the reader is; None if the first answer has no tokens, so that L-RAG searches.
+        """Return how uncertain the reader is, or None if the first answer has no tokens; L-RAG then searches.
 
         Raises:
             LogprobsError: If the first answer lacks the log-probabilities or entropies that the gate needs.
