@@ -243,7 +243,6 @@ class CachedEncoder:
         return vector if abs(float(vector @ vector) - 1) < _ROUNDING else None
 
     def _with_file(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Read or write the file; after a failure, warn and stop using the file."""
         if self._path is None:
             return
         try:

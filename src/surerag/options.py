@@ -184,7 +184,6 @@ def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
 
 
 def _plain_error(owner: type, error: ValidationError) -> SureragError:
-    """Return a ConfigurationError for pydantic's first error; an error of surerag is returned unchanged."""
     complaint = error.errors(include_url=False)[0]
     cause = complaint.get("ctx", {}).get("error")
     if isinstance(cause, SureragError):

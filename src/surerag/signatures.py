@@ -95,7 +95,6 @@ class PlainHelp(ModelMetaclass):
 
 
 def _is_machinery(kind: type, name: str) -> bool:
-    """Return whether pydantic defined an attribute of a class, and no function or property redefines it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None:
         return False

@@ -83,10 +83,6 @@ def _merge(
     options: SemanticChunkerOptions,
     count: Count,
 ) -> list[SemanticChunk]:
-    """Append each sentence to the preceding sentence's chunk, or begin a new chunk (Eq. 7).
-
-    A new chunk begins if the two sentences are not similar, or if the chunk would become too long.
-    """
     chunks: list[SemanticChunk] = []
     for at, (start, end) in enumerate(spans):
         if chunks and similarities[at - 1] >= options.similarity_threshold:

@@ -234,7 +234,6 @@ class Pool:
         return list(texts.values())
 
     def _vectors(self, passages: Sequence[Passage]) -> Program[NDArray[np.float64]]:
-        """Return the embeddings of the passages; if a passage has none, the encoder embeds all passages."""
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))

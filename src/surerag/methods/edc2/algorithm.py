@@ -174,7 +174,6 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Add a reply's sentences to a cluster's report; replace passage numbers by the passages' texts."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, texts = self.options, self._texts(report)
@@ -246,10 +245,6 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Replace a sentence by the most similar sentence of the sources.
-
-        If no sentence of the sources is similar, only set ``source=None``.
-        """
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"

@@ -126,10 +126,6 @@ class _Steps:
         self._begun: BegunGeneration | None = None
 
     def start(self) -> Program[None]:
-        """Retrieve summaries, generate as much of the first answer as the gate needs, and compute its score.
-
-        If the nearest document has no summary, nothing is generated.
-        """
         gate = self.gate
         nearest = yield from perform(Retrieve(self.question, self.options.n_summaries, tier="summaries"))
         self.summaries = [one for one in nearest if NO_SUMMARY not in one.metadata and one.text.strip()]

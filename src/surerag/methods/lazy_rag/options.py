@@ -71,7 +71,6 @@ class LazyRAGOptions(Options):
     @field_validator("gate", mode="before")
     @classmethod
     def _gate_from_settings(cls, value: Any) -> Any:
-        """Rebuild a gate from the mapping of its settings in serialised options; keep other values."""
         if not isinstance(value, Mapping):
             return value
         settings = dict(value)

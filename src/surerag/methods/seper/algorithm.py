@@ -243,7 +243,6 @@ def _cluster_matches(
     judgements: Judgements,
     options: SePerOptions,
 ) -> Floats:
-    """Return a matrix [clusters, references]: 1 if a cluster's members match a reference, else 0."""
     rules = options.rules
     rows = []
     for label in range(int(clusters.max()) + 1):
