@@ -304,7 +304,7 @@ _TRACED = {
     "right answers after one search, %": "right / with one retrieval / %",
     "wrong answers that a search repairs, % of the questions": "right / questions that retrieval helps / %",
     "right answers that a search spoils, % of the questions": "right / questions that it hurts / %",
-    "AUROC of perplexity for wrong answers": "retrieving / perplexity / AUROC wrong",
+    "AUROC of perplexity for wrong answers to another prompt": "retrieving / perplexity / AUROC wrong",
     "AUROC of perplexity for answers that a search repairs": "retrieving / perplexity / AUROC helps",
     "right answers if the retriever is called for the most uncertain half of the questions, minus right "
     "answers if it is called for a random half, points": "retrieving / perplexity / gain at 50%",
@@ -320,7 +320,7 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
             *(f"{label}, n = {float(_looked_up(one, 'DSE', 'n')):.0f}" for label, one in _READERS.items()),
         ),
         {
-            "DSE, for answers to DENSE's own prompt": "; ".join(
+            "DSE, for answers to DENSE-RAG's own prompt": "; ".join(
                 f"{one} / DSE / own_auroc" for one in _READERS.values()
             ),
             "DSE, for plain RAG's answers": "; ".join(f"{one} / DSE / auroc" for one in _READERS.values()),
