@@ -19,9 +19,9 @@ CAPTIONS = {
     "certaintyasked-qwen": (
         "Each row of the table is a measure of uncertainty. The mean of the three greatest entropies and the "
         "perplexity are computed from the tokens of the answer. Every other measure of the table needs "
-        "further calls: we asked the model about its answer, or sampled further answers. There is no "
-        "evidence that a measure with further calls finds wrong answers better than the mean of the three "
-        "greatest entropies does."
+        "further calls: we asked the model about its answer, or sampled further answers. If we ask for the "
+        "certainty in percent, Qwen says 100 for every answer. There is no evidence that a measure with "
+        "further calls finds wrong answers better than the mean of the three greatest entropies does."
     ),
     "certaintytraces-llama": (
         "The authors of the study AdaRAGUE (s-nlp/AdaRAGUE on GitHub) asked Llama-3.1-8B-Instruct five "
@@ -151,7 +151,7 @@ CAPTIONS = {
     ),
     "compressionpaper-qwen": (
         "Each row of the table is a way to choose passages. With the prompt of EDC²-RAG's paper, EDC² "
-        "returns most contexts unchanged, and gives as many right answers as plain RAG."
+        "returns 81 % of the contexts unchanged, and gives as many right answers as plain RAG."
     ),
     "compression20-qwen": (
         "Each row of the table is a way to choose passages. EDC² keeps six of the 20 passages. We had "
