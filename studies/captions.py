@@ -1,4 +1,4 @@
-"""The words of the tables: captions, columns, rows, models and data sets."""
+"""The words of the tables: captions, and names of columns, rows, models and data sets."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ CAPTIONS = {
         "always searches. A larger share of saved searches is better."
     ),
 }
-"""What stands above a table: what a row is, and what follows from the table."""
+"""Captions by the name of the table: what a row is, and what follows from the table."""
 
 COLUMNS: Mapping[str, tuple[str, str]] = {
     "system": ("", ""),
@@ -599,7 +599,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         ),
     ),
 }
-"""Columns of the tables of real readers, in their order: what stands above them, and what they mean."""
+"""Columns of the tables of real models, in the order of the tables: the heads and the meanings."""
 
 HEADS = {name: head for name, (head, _) in COLUMNS.items()}
 
@@ -663,7 +663,7 @@ ROWS = {
     "ΔSePer, official variant": 'ΔSePer with `variant="official"`',
     "ΔSePer, paper's variant": 'ΔSePer with `variant="paper"`',
 }
-"""Rows whose names in the summaries are short, and what stands in the tables."""
+"""Names of the rows in the tables, by their short names in the summaries."""
 
 READERS = {
     "demo": "the fine-tuned SmolLM2-135M",
