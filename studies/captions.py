@@ -273,8 +273,9 @@ CAPTIONS = {
     "worth-qwen": (
         "Each row of the table is a measure of how useful passages are. The measure that checks whether a "
         "reference answer occurs in the passages correlates most with the usefulness of the passages. In "
-        'this study, SePer compares answers by their words, so the options `kernel="soft"` (the default) and '
-        '`kernel="hard"` give the same values.'
+        "this study, two answers match only if they have the same words, so each comparison of two answers "
+        'gives 0 or 1. The options `kernel="soft"` (the default) and `kernel="hard"`, which differ only for '
+        "values between 0 and 1, give the same results."
     ),
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. With the fine-tuned SmolLM2-135M, "
