@@ -150,7 +150,7 @@ def print_modes(
     rows = [
         ("no question rewritten", show(share(never)), "", "0"),
         (
-            "every question rewritten, second answer returned",
+            "every question rewritten, answer after the rewriting returned",
             show(share(always)),
             show(difference(always, never), sign=True),
             "100",
@@ -168,7 +168,12 @@ def print_modes(
             f"{100 * np.mean(acted):.0f}",
         ),
     ]
-    columns = ("Rewriting", "right, %", "difference to never rewriting, points", "questions rewritten, %")
+    columns = (
+        "Rewriting",
+        "right, %",
+        "right answers minus right answers without rewriting, points",
+        "questions rewritten, %",
+    )
     print_table("Modes (cf. Table 2), θ = 1.2", columns, rows)
 
 
@@ -362,7 +367,7 @@ def print_options(rows: Sequence[dict[str, Any]]) -> None:
         "rewritten, %",
         "rewrites kept, %",
         "right, %",
-        "difference to never rewriting, points",
+        "right answers minus right answers without rewriting, points",
     )
     print_table(f"Disfl-QA, n = {len(rows)}", columns, table, "Right: the answer contains a reference.")
 

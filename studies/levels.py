@@ -386,12 +386,12 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
 
     for repairs, spoils, informs, grouped in THRESHOLDS:
         higher = (
-            f"of repaired answers {informs:g} σ above, "
-            f"of spoiled answers {informs:g} σ below unchanged answers"
+            f"mean uncertainty of repaired answers {informs:g} σ higher than of unchanged answers, "
+            f"mean uncertainty of spoiled answers {informs:g} σ lower than of unchanged answers"
         )
         name = (
-            f"a search repairs {100 * repairs:.0f} % of the first answers, spoils {100 * spoils:.0f} %; "
-            f"mean uncertainty {higher if informs else 'equal for repaired, spoiled and unchanged answers'}"
+            f"a search repairs {100 * repairs:.0f} % and spoils {100 * spoils:.0f} % of the first answers; "
+            f"{higher if informs else 'mean uncertainty equal for repaired, spoiled and unchanged answers'}"
         )
         uncertainty, without, with_ = draw(200_000, repairs, spoils, informs)
         broken, certified, skipped = [], [], []

@@ -1,18 +1,20 @@
 """Fills the pages with tables and figures from the summaries of the studies: ``python -m studies.pages``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the table ``legend``
-explains the columns of the page's other tables. The figures of a sentence come from a list of sources after
-the sentence: ``It is right in 81.0 % of 200 questions. <!-- from gates-qwen / lazy / right; n -->``.
+A summary is a JSON file with the results of one study, in ``studies/real/results`` or ``studies/results``.
+The name of a summary is the name of its file. ``NAME.TABLE`` is one of several tables in the file.
 
-A source is ``SUMMARY / ROW / COLUMN``. If its first parts are missing, they are those of the source before.
-The row ``run`` holds the settings of the run. ``COLUMN %`` is a share in percent, ``COLUMN #2`` is the second
-figure of a cell with several figures, ``= FUNCTION(…)`` calls a function of ``surerag.measures``, and
-``−COLUMN`` reverses the sign, for losses. A filled figure keeps the number of digits of the text, and has an
-interval only if the text has one. A figure that comes from no study needs a word of :data:`REASONS` as its
-source. A table that is written by hand needs such a word, too: ``<!-- rows from REASON -->`` stands above it.
+A table of a page stands between ``<!-- table NAME -->`` and ``<!-- end -->``, and has the rows of the summary
+NAME. The table ``legend`` explains the columns of the page's other tables. The figures of a sentence come
+from a list of sources after the sentence:
+``L-RAG answers 81.0 % of 200 questions right. <!-- from gates-qwen / lazy / right; n -->``.
 
-Summaries are the files of ``studies/real/results`` and ``studies/results``. ``NAME.TABLE`` names one of
-several tables in a file.
+A source is ``SUMMARY / ROW / COLUMN``. A source can leave out its first parts, and then has those of the
+source before. The row ``run`` holds the settings of the study. ``COLUMN %`` is a share in percent,
+``COLUMN #2`` is the second figure of a cell with several figures, ``= FUNCTION(…)`` calls a function of
+``surerag.measures``, and ``−COLUMN`` reverses the sign, for losses. A new figure has as many digits as the
+old figure in the text, and has an interval only if the old figure has an interval. A figure that comes from
+no study needs a word of :data:`REASONS` as its source. A table that is written by hand needs such a word,
+too, in ``<!-- rows from REASON -->`` above the table.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ REASONS = {
     "set-up": "the figure is a setting of the study, in its command or its code",
     "example": "the figure is an example or a unit",
 }
-"""Words in place of a source, for figures that come from no study, and their meanings."""
+"""Words that replace the source of a figure that comes from no study, and the meanings of the words."""
 
 TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference", "reference_ahead")
 WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
@@ -49,10 +51,10 @@ SHARES = (
 
 
 def read_summary(name: str) -> dict[str, Any]:
-    """Return a summary by name; for ``NAME.TABLE``, its rows are those of the named table.
+    """Return the summary with a name; for ``NAME.TABLE``, the key ``rows`` holds the rows of TABLE.
 
     Raises:
-        LookupError: If no summary has this name.
+        LookupError: If no summary has the name, or the summary does not have the table.
     """
     file, _, table = name.partition(".")
     for folder in RESULTS:
@@ -66,7 +68,7 @@ def read_summary(name: str) -> dict[str, Any]:
 
 
 def cell(column: str, value: Any) -> str:
-    """Return the text of a value in a table."""
+    """Return a value of a summary as the text of a table's cell, in the form of the value's column."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -93,9 +95,10 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: st
     """Return a summary as a Markdown table.
 
     Args:
-        summary: As :func:`studies.real.tables.add` or ``--json`` of a study wrote it.
-        only: Systems to show, in this order; all if it is empty.
-        source: Name of the summary, for a caption above the table and the date below; None leaves both out.
+        summary: Content of a file that :func:`studies.real.tables.add` or a study with ``--json`` wrote.
+        only: Names of the systems to show, in this order. If the sequence is empty, all systems are shown.
+        source: Name of the summary. The table then has a caption above and the date below; if ``source`` is
+            None, the table has neither.
     """
     rows = summary["rows"]
     if only:
@@ -125,7 +128,7 @@ _GATE = re.compile(r"(?:entropy, )?τ = ([\d.]+)(, may abstain)?")
 
 
 def label_of(system: str) -> str:
-    """Return the name of a row as the tables show it.
+    """Return the words with which the tables show a system of a summary.
 
     Example:
         >>> label_of("at random, as often as τ = 0.5, may abstain")
@@ -150,7 +153,7 @@ def label_of(system: str) -> str:
 
 
 def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
-    """Return the model and the data set of a table, and what the table says."""
+    """Return sentences about a table: the model and the data set, what a row is, and what follows."""
     begun = ""
     if sizes and "seed" in summary:  # recorded data have no seed
         reader, data = READERS.get(summary["reader"], summary["reader"]), SETS[summary["set"]]
@@ -164,7 +167,7 @@ def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
 
 
 def measured(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
-    """Return when a table was measured, and a link to the command that measures it again."""
+    """Return a sentence with the date of a table, and a link to the command that measures the table again."""
     parts = [f"We measured this table on {summary['date']}"]
     if spent := summary.get("cpu_hours"):
         parts.append(f"in {spent} CPU hours")
@@ -210,14 +213,14 @@ def figures(text: str) -> list[re.Match[str]]:
 
 
 def sentences(page: str) -> Iterator[tuple[int, int, str]]:
-    """Yield for each list of sources the start and the end of the text before it, and the list."""
+    """Yield each list of sources, after the start and the end of the text that the sources fill."""
     for match in _SOURCES.finditer(page):
         starts = [found.end() for found in _START.finditer(page, 0, match.start())]
         yield (starts[-1] if starts else 0), match.start(), match["sources"]
 
 
 def source_values(sources: str) -> list[str | float | None]:
-    """Return for each source a number or the text of its cell; None for a word of :data:`REASONS`.
+    """Return, for each source of a list, a number or the text of a cell; None for a word of :data:`REASONS`.
 
     Raises:
         LookupError: If a source names a summary, row or column that does not exist.
@@ -255,7 +258,7 @@ def _looked_up(name: str, row: str, column: str) -> str | float:
 
 
 def in_form_of(value: str | float, before: str) -> str:
-    """Return a figure with as many digits as the text before, and with its interval if that text has one."""
+    """Return a new figure in the form of the old figure: as many digits, a sign and an interval or not."""
     if isinstance(value, str):
         value = value if "[" in before else value.split(" [")[0]
         return value if before[0] in "+−" else value.replace("+", "")
@@ -265,10 +268,10 @@ def in_form_of(value: str | float, before: str) -> str:
 
 
 def filled_sentence(text: str, sources: str) -> str:
-    """Return a text with its figures replaced by those of the sources, in order.
+    """Return a text in which the values of the sources, in their order, replace the figures.
 
     Raises:
-        LookupError: If the text has more figures than sources, or fewer.
+        LookupError: If the numbers of figures and of sources differ, or a source does not exist.
     """
     places, values = figures(text), source_values(sources)
     if len(places) != len(values):
@@ -304,7 +307,7 @@ _TRACED = {
     "right answers after one search, %": "right / with one retrieval / %",
     "wrong answers that a search repairs, % of the questions": "right / questions that retrieval helps / %",
     "right answers that a search spoils, % of the questions": "right / questions that it hurts / %",
-    "AUROC of perplexity for wrong answers": "retrieving / perplexity / AUROC wrong",
+    "AUROC of perplexity for wrong answers to another prompt": "retrieving / perplexity / AUROC wrong",
     "AUROC of perplexity for answers that a search repairs": "retrieving / perplexity / AUROC helps",
     "right answers if the retriever is called for the most uncertain half of the questions, minus right "
     "answers if it is called for a random half, points": "retrieving / perplexity / gain at 50%",
@@ -320,7 +323,7 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
             *(f"{label}, n = {float(_looked_up(one, 'DSE', 'n')):.0f}" for label, one in _READERS.items()),
         ),
         {
-            "DSE, for answers to DENSE's own prompt": "; ".join(
+            "DSE, for answers to DENSE-RAG's own prompt": "; ".join(
                 f"{one} / DSE / own_auroc" for one in _READERS.values()
             ),
             "DSE, for plain RAG's answers": "; ".join(f"{one} / DSE / auroc" for one in _READERS.values()),
@@ -353,11 +356,11 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
         },
     ),
 }
-"""Tables made from several summaries: the heads of the columns, and the sources of the cells by row."""
+"""Tables made from several summaries: the heads of the columns, and for each row the sources of its cells."""
 
 
 def composed(name: str) -> str:
-    """Return a table made from several summaries."""
+    """Return the table of :data:`COMPOSED` with a name, in Markdown."""
     heads, rows = COMPOSED[name]
     cells = {
         label: [one if isinstance(one, str) else _minus(f"{one or 0:.0f}") for one in source_values(sources)]
@@ -377,7 +380,7 @@ LEGEND = "legend"
 
 
 def legend(page: str) -> str:
-    """Return a table with the meaning of each column that the tables of a page have."""
+    """Return a table that explains each column of the tables of a page."""
     summaries = [
         read_summary(match["name"])
         for match in _TABLE.finditer(page)
@@ -401,7 +404,7 @@ _ROWS = re.compile(rf"<!-- rows from (?:{'|'.join(REASONS)}) -->\n(?:\|[^\n]*\n)
 
 
 def filled(page: str) -> str:
-    """Return a page with all tables and figures filled from the summaries."""
+    """Return the text of a page with all tables and figures filled from the summaries."""
     for start, end, sources in reversed([*sentences(page)]):
         page = page[:start] + filled_sentence(page[start:end], sources) + page[end:]
 
@@ -424,7 +427,7 @@ _NO_SENTENCES = re.compile(
 
 
 def bare_figures(page: str) -> list[str]:
-    """Return the figures in sentences of a page that have no source."""
+    """Return all figures without a source in the sentences of a page."""
     page = _NO_SENTENCES.sub("\n\n", page)
     page = _ROWS.sub("\n\n", _TABLE.sub("\n\n", page))
     for start, end, _ in reversed([*sentences(page)]):
@@ -436,7 +439,7 @@ _COMMANDS = "<!-- commands -->\n"
 
 
 def with_commands(page: str) -> str:
-    """Return the page of commands, with the command of each summary listed at its end."""
+    """Return the page of commands; a list of all summaries with their dates and commands is its end."""
     parts = []
     for path in sorted((path for folder in RESULTS for path in folder.glob("*.json")), key=lambda p: p.stem):
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -445,12 +448,12 @@ def with_commands(page: str) -> str:
 
 
 def pages() -> list[Path]:
-    """Return the pages that may hold tables and figures."""
+    """Return the paths of all pages that may hold tables and figures."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main() -> None:
-    """Fill the pages, and write the page of commands."""
+    """Fill the pages and the page of commands, and print the paths of the changed pages."""
     for path in (*pages(), README):
         text = path.read_text(encoding="utf-8")
         new = with_commands(text) if path == README else filled(text)

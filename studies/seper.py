@@ -65,7 +65,8 @@ RULES: Mapping[str, Callable[[Samples], Floats]] = {
     "Horvitz-Thompson (default)": lambda s: answer_weights(s.answers, s.total),
     "probability (paper)": lambda s: answer_weights(s.answers, s.total, "probability"),
     "probability, scaled to sum to one": lambda s: weigh_distinct(s.answers, s.total),
-    "probability, plus an equal share of the rest (one minus the sum)": weigh_rest_by_frequency,
+    "probability, plus an equal share of the missing probability "
+    "(one minus the sum of all samples' probabilities)": weigh_rest_by_frequency,
     "geometric mean of the token probabilities, distinct answers": (
         lambda s: weigh_distinct(s.answers, s.mean)
     ),

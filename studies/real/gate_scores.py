@@ -63,7 +63,12 @@ def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
     base = first.measures[PAPERS_SCORE]
     rows: list[TableRow] = [
         {"system": "always", "n": len(searched), "right": _interval(searched, resamples), "searches": 1.0},
-        {"system": "never", "n": len(searched), "right": _interval(first.right, resamples), "searches": 0.0},
+        {
+            "system": "summary",
+            "n": len(searched),
+            "right": _interval(first.right, resamples),
+            "searches": 0.0,
+        },
     ]
     for name, values in first.measures.items():
         area = auroc(values, first.right, first.groups)

@@ -31,7 +31,7 @@ def test_a_measure_of_the_whole_answer_is_ahead_where_the_beginning_tells_nothin
     }
     with evaluate(systems, QUESTIONS, tmp_path / "a.db", metrics=("contains",)) as run:
         rows = {row["system"]: row for row in gate_score_rows(run)}
-    assert (rows["never"]["right"][0], rows["always"]["right"][0]) == (50.0, 100.0)
+    assert (rows["summary"]["right"][0], rows["always"]["right"][0]) == (50.0, 100.0)
     assert rows["greatest_3_mean_entropy"]["auroc"][0] == 1.0
     assert rows["greatest_3_mean_entropy"]["right at 50%"] == [100.0, 100.0, 100.0]
     assert rows["greatest_3_mean_entropy"]["auroc_ahead"][1] > 0
