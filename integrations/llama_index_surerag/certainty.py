@@ -1,4 +1,4 @@
-"""Adds the LLM's certainty to answers of any engine or agent; engines can withhold uncertain answers."""
+"""Adds to each answer of an engine or agent how certain the LLM was, and withholds uncertain answers."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ from surerag.text import ABSTENTION, check_abstention
 
 SecondOpinion = AreYouSure | SampleAgreement
 _SECOND_OPINION_HINT = (
-    "to call the LLM again instead, pass second_opinion=surerag.AreYouSure(llm), or "
-    "surerag.SampleAgreement(llm), to AbstainingQueryEngine"
+    "to measure certainty by further calls of the LLM, pass second_opinion=surerag.AreYouSure(llm) or "
+    "surerag.SampleAgreement(llm) to AbstainingQueryEngine"
 )
 
 
@@ -73,28 +73,31 @@ def with_certainty(
 ) -> LLM:
     """Return the LLM with log-probabilities switched on, so that answers come with their certainty.
 
-    ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It adds no call and no
-    token. The certainty (the plain values of :meth:`surerag.Certainty.to_dict`) is in
-    ``response.metadata["certainty"]`` of any query engine or chat engine, and in ``output["certainty"]`` of
-    an agent. If the answer is streamed, the certainty is there after the stream has been read. The certainty
-    is also reported in three other places: in a ``MethodEvent`` with the name ``"surerag.certainty"``, as
-    ``surerag.certainty.…`` in the tags of the spans that return the answer, and in the attributes of the open
-    OpenTelemetry span.
+    ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. The certainty costs no
+    further call and no further token. The certainty (the plain values of :meth:`surerag.Certainty.to_dict`)
+    is in ``response.metadata["certainty"]`` of any query engine or chat engine, and in
+    ``output["certainty"]`` of an agent. If the answer is streamed, the certainty is there after the stream
+    has been read. The certainty is also reported in three other places: in a ``MethodEvent`` with the name
+    ``"surerag.certainty"``, as tags ``surerag.certainty.…`` of LlamaIndex's spans that return the answer, and
+    as attributes with the same names of the open OpenTelemetry span.
 
-    The function returns a copy of the LLM with ``logprobs`` and ``top_logprobs`` set, not a wrapper, and adds
-    handlers to LlamaIndex's instrumentation of this process. Servers may reject log-probabilities for models
-    that think before they answer.
+    The returned LLM is a copy, not a wrapper, with the fields ``logprobs`` and ``top_logprobs`` set. The
+    function also adds handlers to LlamaIndex's instrumentation of this process. Servers may reject
+    log-probabilities for models that think before they answer.
 
     Args:
         llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp
-            and other servers); an LLM of your own that returns log-probabilities in ``raw`` or ``logprobs``;
-            or a reader of surerag, such as a ``TransformersReader``. By default ``Settings.llm``.
+            and other servers); an LLM of your own whose responses have log-probabilities in ``raw`` or
+            ``logprobs``; or a reader of surerag, such as a ``TransformersReader``. By default
+            ``Settings.llm``.
         policy: Estimates the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that gives ``uncertainty``; None for the policy's measure, or else the default.
-        top_logprobs: Number of alternatives to request for each token, 0 to 20; entropies need alternatives.
+        measure: The measure that gives ``uncertainty``. If None, the policy's measure or, without a policy,
+            the default measure.
+        top_logprobs: Number of alternatives to request for each token, 0 to 20; with 0, no entropy can be
+            computed.
 
     Raises:
-        CapabilityError: If the LLM's class returns no log-probabilities; the hint says what to do.
+        CapabilityError: If the LLM's class returns no log-probabilities.
         ConfigurationError: If ``llm`` is not an LLM or reader, or a setting is of the wrong kind or out of
             bounds.
     """
@@ -190,11 +193,11 @@ class _Selecting(Shareable):
         self._check_engine()
 
     def _prompts_now(self) -> str:
-        """Return a fingerprint of the engine's prompts; empty for chat engines, whose prompts are hidden."""
+        """Return a hash of the engine's prompts; empty for chat engines, whose prompts cannot be read."""
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
-        """Raise a ConfigurationError if the engine's prompts have changed, or do not match the policy."""
+        """Raise a ConfigurationError if the engine's prompts have changed or do not match the policy."""
         observe()
         prompts = self._prompts_now()
         if prompts != self._prompts:
@@ -211,7 +214,7 @@ class _Selecting(Shareable):
             self._policy.check({"prompt": prompts})
 
     async def _selected(self, question: Any, prefix: str) -> tuple[Any, bool, SelectedAnswer]:
-        """Query the engine, and decide whether its answer may be shown.
+        """Query the engine, and decide whether the engine's answer may be shown.
 
         Args:
             question: A query bundle, or a message and its chat history.
@@ -219,7 +222,7 @@ class _Selecting(Shareable):
 
         Returns:
             The complete response with the certainty in its metadata; whether the engine returned a stream;
-            and the text that may be shown.
+            and the text to show (the answer or the abstention).
         """
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
@@ -246,7 +249,7 @@ class _Selecting(Shareable):
         return response, response is not returned, selected
 
     async def _correct_memory(self, answer: str, prefix: str) -> None:
-        """Replace a withheld answer in a chat engine's memory with the abstention."""
+        """Put the abstention in place of a withheld answer in a chat engine's memory."""
         memory = getattr(self._engine, "_memory", None)
         if not isinstance(memory, BaseMemory):
             return
@@ -258,7 +261,7 @@ class _Selecting(Shareable):
     async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
-        """Run the second opinion on the last LLM call, and return the resulting certainty."""
+        """Ask for a second opinion on the answer of the last LLM call, and return the certainty."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
@@ -272,7 +275,7 @@ class _Selecting(Shareable):
         return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
-        """Raise a ConfigurationError if the model differs from the model that wrote the first answer."""
+        """Raise a ConfigurationError if another model wrote this answer than the first answer."""
         reader = certainty.scope.get("reader", "")
         self._reader = self._reader or reader
         if reader and reader != self._reader:
@@ -283,7 +286,6 @@ class _Selecting(Shareable):
 
 
 def _measured(response: Any) -> Certainty:
-    """Return a response's certainty; raise a ConfigurationError if no log-probabilities were requested."""
     has_certainty = KEY in (response.metadata or {})
     certainty = certainty_in(response) if has_certainty else Certainty(reason=NO_LOGPROBS_REQUESTED)
     if certainty.reason == NO_LOGPROBS_REQUESTED:
@@ -295,7 +297,7 @@ def _measured(response: Any) -> Certainty:
 
 
 def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
-    """Send a query to a query engine, or a message with its chat history (or None) to a chat engine."""
+    """Query a query engine, or send a message and its chat history (or None) to a chat engine."""
     if isinstance(engine, BaseQueryEngine):
         return getattr(engine, f"{prefix}query")(question)
     message = question.query_str if isinstance(question, QueryBundle) else question[0]
@@ -304,7 +306,7 @@ def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
 
 
 def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
-    """Search the attributes of an engine, and yield the engines of surerag inside it."""
+    """Yield the surerag engines in an engine: the engine itself, or those found in its attributes."""
     if isinstance(engine, MethodEngine):
         yield engine
         return
@@ -319,18 +321,18 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
     """Returns another engine's answer if the LLM was sure enough of the answer, else "I do not know.".
 
     ``response.metadata`` has the ``certainty`` of the answer, whether the answer is withheld (``abstained``),
-    and the ``probability`` that the answer is right. The text of a withheld answer is nowhere in the
-    response. Empty answers and answers that were cut off are withheld, too. If the inner engine streams, its
+    and the ``probability`` that the answer is right. The response nowhere holds the text of a withheld
+    answer. Empty answers and answers that were cut off are also withheld. If the inner engine streams, its
     stream is read to the end before the decision, and the response is a stream of one piece.
 
-    Every answer is checked: its model and prompts must be the model and prompts of the calibration.
+    At every answer, the engine checks that model and prompts are those of the policy's calibration.
 
     Args:
         engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a
             ``LazyRetrievalQueryEngine`` or ``UncertaintyRewriteQueryEngine`` with any LLM that returns
             log-probabilities.
-        policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. With None, all
-            answers are returned with their certainty, for example to collect rows for a calibration.
+        policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. If None, every
+            answer is returned with its certainty, for example to collect answers for a calibration.
         abstention: Text that replaces a withheld answer.
         second_opinion: For an LLM without log-probabilities: :class:`surerag.AreYouSure` or
             :class:`surerag.SampleAgreement`, which call the LLM again (their docstrings state the cost).
@@ -338,8 +340,8 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
     Raises:
         ConfigurationError: If the abstention is empty, if the policy was calibrated for another model, gate,
-            retriever or prompt, or if no log-probabilities are requested from the LLM. Some of these errors
-            are raised only at the first answer.
+            retriever or prompt, or if the LLM is not asked for log-probabilities. Some of these errors are
+            raised only at the first answer.
     """
 
     def __init__(
@@ -374,7 +376,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
 
 def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
-    """Return a response with the selected text; a structured response that is not withheld is unchanged."""
+    """Return a response with the selected text; a structured response that may be shown is unchanged."""
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
     return Response(selected.text, response.source_nodes, response.metadata)
@@ -383,9 +385,9 @@ def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
 class AbstainingChatEngine(_Selecting, BaseChatEngine):
     """Returns another chat engine's answer if the LLM was sure enough of the answer, else "I do not know.".
 
-    ``response.metadata`` has the same keys as for :class:`AbstainingQueryEngine`. In the engine's memory, the
-    abstention replaces a withheld answer. ``stream_chat`` waits for the complete answer, and then yields the
-    answer or the abstention in one piece.
+    ``response.metadata`` has the same keys as for :class:`AbstainingQueryEngine`. In the chat engine's
+    memory, the abstention replaces a withheld answer. ``stream_chat`` waits for the complete answer, and then
+    yields the answer or the abstention in one piece.
 
     Args:
         engine: The chat engine whose answers are returned or withheld.
@@ -442,14 +444,14 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
 
 def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
-    """Return a chat response with the selected text; if the answer is withheld, omit its tool outputs."""
+    """Return a chat response with the selected text; if the answer is withheld, without tool outputs."""
     sources = [] if selected.abstained else response.sources
     nodes = response.source_nodes
     return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)
 
 
 def _as_stream(whole: AgentChatResponse, **stream: Any) -> StreamingAgentChatResponse:
-    """Return a complete response as a stream that LlamaIndex does not write to the memory a second time."""
+    """Return a complete response as a stream; LlamaIndex does not write it to the memory a second time."""
     response = StreamingAgentChatResponse(
         sources=whole.sources, source_nodes=whole.source_nodes, is_writing_to_memory=False, **stream
     )

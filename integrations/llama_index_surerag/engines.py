@@ -75,15 +75,14 @@ _ALTERNATIVES = {
     "simple_template": "to change the prompt for answers without passages, pass prompts={'closed_book': …}",
     "use_async": "call await engine.aquery(question)",
 }
-"""Arguments of LlamaIndex's engines that these engines reject, each with the hint in its error."""
+"""Arguments of LlamaIndex's engines that surerag's engines reject, each with the hint for the error."""
 
 
 def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove LlamaIndex arguments that change nothing here; turn ``text_qa_template`` into a prompt.
+    """Return the options without LlamaIndex's own arguments; ``text_qa_template`` becomes a prompt.
 
     Raises:
-        ConfigurationError: If an argument asks for something that the engine cannot do; the hint names an
-            alternative.
+        ConfigurationError: If an argument asks for something that the engine cannot do.
     """
     ours = dict(options)
     for name in _ALTERNATIVES.keys() & ours.keys():
@@ -96,8 +95,9 @@ def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) ->
     mode = ours.pop("response_mode", ResponseMode.COMPACT)
     if mode not in (ResponseMode.COMPACT, ResponseMode.SIMPLE_SUMMARIZE):
         raise ConfigurationError(
-            f"this engine puts all passages into one prompt; response_mode={mode!r} needs several or none",
-            hint="omit response_mode: the prompt has the passages that fit, as with 'simple_summarize'",
+            f"this engine puts all passages into one prompt, but response_mode={mode!r} needs several "
+            "prompts or none",
+            hint="omit response_mode: as with 'simple_summarize', the prompt has all passages that fit",
         )
     if "text_qa_template" in ours:
         if kind is not DynQROptions:
@@ -135,7 +135,7 @@ def connect(
 
 
 def with_callbacks(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
-    """Check postprocessors, set their callback manager to the engine's, and return them.
+    """Check postprocessors, give them the engine's callback manager, and return them as a list.
 
     Args:
         manager: The engine's callback manager; ``Settings.callback_manager`` if None.
@@ -177,7 +177,7 @@ class MethodPart(Shareable, Generic[C]):
         return core
 
     def to_dict(self) -> dict[str, Any]:
-        """Return options, prompts and model names as plain values, without API keys."""
+        """Return the method's options, prompts and model names as plain values, without API keys."""
         return self.core.to_dict()
 
     @property
@@ -221,7 +221,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         super().__init__(callback_manager=manager_of(callback_manager))
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Retrieve and postprocess nodes, without running the method."""
+        """Return at most ``top_n`` retrieved and postprocessed nodes, without running the method."""
         return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -229,7 +229,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
 
     def _services(self, bundle: QueryBundle) -> Services:
-        """Return the models and retrievers for one query; the retrievers search with the query's bundle."""
+        """Return the services for one query, with retrievers that search with the query's ``QueryBundle``."""
         services: Services = self._core.services
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
@@ -244,7 +244,6 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         return replace(services, retriever=retriever, summaries=summaries)
 
     def _nodes(self, result: Any) -> list[NodeWithScore]:
-        """Return the nodes that the prompt of the answer contained."""
         return nodes_of(result.passages)
 
     def _decision_metadata(self, result: Any) -> dict[str, Any]:
@@ -256,7 +255,6 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         raise NotImplementedError
 
     def _final_metadata(self, result: Any) -> dict[str, Any]:
-        """Return the finish reason, the cost and the certainty of the answer as plain values."""
         certainty = replace(result.certainty, scope=scope_of(self._core))
         return {**self._answer_metadata(result), "certainty": certainty.to_dict()}
 
@@ -271,7 +269,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     async def _respond(
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
-        """Answer a query; ``run`` or ``stream`` runs the method, and either both block or both are async."""
+        """Answer a query by ``run`` or, to stream, by ``stream``; either both block or both are async."""
         response: RESPONSE_TYPE
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
@@ -300,7 +298,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         metadata, nodes = self._decision_metadata(answer.announced), self._nodes(answer.announced)
 
         def end(result: Any) -> None:
-            # After an empty first answer, the engine has searched and answered again: all of this differs.
+            # After an empty first answer, the engine has searched and answered again, so all this is new.
             metadata.update({**self._decision_metadata(result), **self._final_metadata(result)})
             nodes[:] = self._nodes(result)
 
@@ -402,35 +400,36 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         """Build an engine from a pipeline's retriever and LLM.
 
         Args:
-            retriever: The pipeline's index, or a retriever of it.
+            retriever: The pipeline's index, or a retriever that searches the index.
             llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
             summaries: An index of summaries (:func:`llama_index_surerag.summary_index`), your own retriever
                 of summaries, or, if there is only one document, its summary as text. A summary from an index
                 is put into the prompt only if ``retriever``, with its filters, may return every chunk that
-                was summarized, and no chunk has changed. By default, the summary of each document is its
-                first sentences; then ``retriever`` must be an index.
+                the summary was made from, and if none of these chunks has changed. By default, each
+                document's first sentences are its summary; this default needs an index as ``retriever``.
             embed_model: Embeds the default summaries; if None, the index's own model embeds them.
             node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's postprocessors that mask
                 personal data or drop low scores are also applied to summaries; rerankers are not. If you use
                 other postprocessors, such as an access list, pass ``summary_postprocessors``, too.
-            summary_postprocessors: Applied to summaries in place of ``node_postprocessors``; usually masks
-                and access lists.
-            summaries_are_public: Whether everybody may see every summary. If False, construction fails if we
-                cannot know which nodes are hidden by ``retriever`` or by a postprocessor.
+            summary_postprocessors: Applied to summaries in place of ``node_postprocessors``; usually
+                postprocessors that mask personal data or check access rights.
+            summaries_are_public: Whether everybody may see every summary. If False, construction fails if
+                surerag cannot find out which nodes ``retriever`` or a postprocessor hides.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Options of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
 
         Raises:
-            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or if
-                we cannot know whether the retriever may return the chunks that a summary was made from.
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds. Also
+                if surerag cannot find out whether ``retriever`` may return the chunks that a summary was made
+                from.
             CapabilityError: If the gate needs log-probabilities that the LLM does not return.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
         settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
             applied = with_callbacks(callback_manager, "node_postprocessors", node_postprocessors)
-            # surerag's own postprocessors call the LLM, and must not do so for summaries at every query.
+            # surerag's own postprocessors call the LLM; for summaries, they would call it at every query.
             applied = [item for item in applied if not isinstance(item, MethodPostprocessor)]
         else:
             applied = with_callbacks(callback_manager, "summary_postprocessors", summary_postprocessors)
@@ -471,13 +470,13 @@ def _as_summary(node: NodeWithScore) -> NodeWithScore:
 
 
 class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
-    """Answers, rewrites the query only if the answer is uncertain, and returns the less uncertain answer.
+    """Answers a query, rewrites it if the answer is uncertain, and returns the less uncertain answer.
 
-    ``response.metadata`` holds ``query`` and ``uncertainty`` of the returned answer, ``original_answer`` and
-    ``original_uncertainty``, the ``threshold``, ``acted`` (whether the first answer was uncertain),
-    ``rewritten`` (whether the returned answer comes from a rewrite), the number of ``candidates``,
-    ``abstained``, ``reason``, ``finish``, ``certainty``, and the cost in calls, tokens and seconds.
-    ``source_nodes`` are the nodes in the prompt of the returned answer.
+    ``response.metadata`` holds the ``uncertainty`` of the returned answer and the ``query`` that led to this
+    answer, ``original_answer`` and ``original_uncertainty``, the ``threshold``, ``acted`` (whether the first
+    answer was uncertain), ``rewritten`` (whether the returned answer comes from a rewrite), the number of
+    ``candidates``, ``abstained``, the ``reason`` for the decision, ``finish``, ``certainty``, and the cost in
+    calls, tokens and seconds. ``source_nodes`` are the nodes in the prompt of the returned answer.
 
     There is no streaming, because the engine chooses between two answers when both are complete. To stream,
     use your own engine with an ``UncertaintyRewriteRetriever``.
@@ -510,7 +509,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         """Build an engine from a pipeline's retriever and LLM.
 
         Args:
-            retriever: The pipeline's index, or a retriever of it.
+            retriever: The pipeline's index, or a retriever that searches the index.
             llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
             rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
             node_postprocessors: Applied to retrieved nodes, in order.

@@ -51,10 +51,10 @@ class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
 
 
 class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
-    """Base class of evaluators; a failure gives an invalid result, a log line and a ``MethodEvent``."""
+    """Base class of evaluators. A failure gives an invalid result, a log line and a ``MethodEvent``."""
 
     METHOD: ClassVar[str]
-    """The method's name in events."""
+    """First part of the names of the method's events."""
 
     llm: Service[LLM | Reader | None] = None
     """A LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if None."""
@@ -96,7 +96,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     def evaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Measure the source nodes of a response, with their texts as an LLM sees them."""
+        """Measure the source nodes of a response; their texts are taken as an LLM sees them."""
         return self.evaluate(query, *_parts(read_to_end(response)), **kwargs)
 
     async def aevaluate_response(
@@ -149,13 +149,14 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
 
 
 class DenseEvaluator(MethodEvaluator, DenseOptions):
-    """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DSE).
+    """Rephrases one context at a time, and measures whether the LLM's answer stays the same.
 
-    Each item needs ``query`` and ``contexts``, but no reference. The evaluation's ``score`` is
-    1 − DSE / log(k + 1) for k contexts: 1 means that no rephrasing changed the answer, and 0 that all answers
-    differ. Its ``result`` is the method's own result, whose ``score`` is DSE in nats. ``passing`` is True if
-    DSE is at most ``threshold`` and no answer is empty or cut off. Without an ``entailer``, the LLM judges
-    whether two answers mean the same. Prompts are texts or LlamaIndex templates.
+    Each item needs ``query`` and ``contexts``, but no reference. For k contexts, the evaluation's ``score``
+    is 1 − DSE / log(k + 1), where DSE is the degree semantic entropy of the answers: 1 means that no
+    rephrasing changed the answer, and 0 that all answers differ. The evaluation's ``result`` is the method's
+    own result, whose ``score`` is DSE in nats. ``passing`` is True if DSE is at most ``threshold`` and no
+    answer is empty or cut off. Without an ``entailer``, the LLM judges whether two answers mean the same.
+    Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.

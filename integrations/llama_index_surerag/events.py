@@ -24,7 +24,7 @@ dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("surerag")
 
 _listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
-"""Additional listeners of method events, which hold for the context in which ``streamed_to`` was called."""
+"""Further functions that get the events of methods; ``streamed_to`` adds one for the current context."""
 
 
 class MethodEvent(BaseEvent, metaclass=PlainHelp):
@@ -32,8 +32,9 @@ class MethodEvent(BaseEvent, metaclass=PlainHelp):
 
     Attributes:
         name: Name of the event, such as ``"lazy_rag.gate"`` for the decision whether to retrieve.
-        data: Details as plain values. A decision has ``question``, ``retrieve`` or ``rewrite``, ``reason``,
-            the score and its ``threshold``; an infinite number becomes None.
+        data: Details as plain values; an infinite number becomes None. The details of a decision are
+            ``question``, ``retrieve`` or ``rewrite``, ``reason``, the score, and the ``threshold`` of the
+            score.
         warning: Whether the event reports a problem, such as a fallback after a failure.
     """
 
@@ -93,7 +94,7 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
     def write(event: Event) -> None:
         streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
-        # A blocking component may run in another thread than the event loop.
+        # A blocking component may run in another thread than the event loop does.
         loop.call_soon_threadsafe(ctx.write_event_to_stream, streamed)
 
     token = _listeners.set((*_listeners.get(), write))
@@ -116,5 +117,5 @@ def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
         return task.get_loop()
     raise ConfigurationError(
         "no workflow runs with this context",
-        hint="enter streamed_to(ctx) within a step, or a tool of an agent",
+        hint="enter streamed_to(ctx) within a workflow's step or an agent's tool",
     )

@@ -1,8 +1,9 @@
-"""Any LlamaIndex LLM as a reader, which is surerag's interface to language models.
+"""Makes any LlamaIndex LLM a reader, which is surerag's interface to a language model.
 
-The reader calls only ``chat`` or ``complete`` and their streaming and async variants, with OpenAI's keywords.
-It keeps no copy of the LLM's settings, so that callbacks and a later change of ``llm.model`` take effect. The
-log-probabilities are taken from ``response.raw``, or else from ``response.logprobs``.
+The reader calls only the LLM's ``chat`` or ``complete`` method, or the streaming and async variants of this
+method. It reads the LLM's settings at each call, so that a later change of ``llm.model`` or of the callbacks
+takes effect. The log-probabilities are taken from ``response.raw`` or, if they are not there, from
+``response.logprobs``.
 """
 
 from __future__ import annotations
@@ -43,21 +44,22 @@ from surerag.readers import (
 from surerag.services import Entailer
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
-"""Names of the field for the maximum length of an answer, in tokens, in various LLM classes."""
+"""Names that LLM classes use for the field with the maximum number of tokens in an answer."""
 _FINISH = ("finish_reason", "stop_reason", "done_reason")
 _COUNTS = {
     "prompt_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens", "prompt_eval_count"),
     "completion_tokens": ("completion_tokens", "candidates_token_count", "output_tokens", "eval_count"),
     "total_tokens": ("total_tokens", "total_token_count"),
 }
-"""Our names of token counts, each with the names that various services use for this count."""
+"""surerag's names of token counts, each with the names that various services use for the same count."""
 
 Judge = Entailer | Reader | LLM | None
-"""Judges whether two answers mean the same: an entailer of surerag, or an LLM, which judges in a prompt."""
+"""Judges whether two answers mean the same: an entailer of surerag, or an LLM or reader with a prompt."""
 
 WAYS_OUT = (
-    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need only text; or use an '
-    "OpenAIReader for an OpenAI-compatible server, or a TransformersReader for a model in this process"
+    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need no log-probabilities; '
+    "or pass a reader that returns log-probabilities: an OpenAIReader for an OpenAI-compatible server, or a "
+    "TransformersReader for a model in this process"
 )
 
 
@@ -66,16 +68,17 @@ def _no_settings(_: Any) -> Keywords:
 
 
 class ModelFamily(NamedTuple):
-    """A class of LLMs and its subclasses, which take the same keywords in calls.
+    """What surerag knows of an LLM class and its subclasses: what their calls take and return.
 
     Attributes:
         module: The module of the class.
         name: The name of the class.
-        keywords: Function that turns OpenAI's keywords into the keywords of the class.
+        keywords: Function that translates keyword arguments of OpenAI's API into those of the class.
         logprobs: Whether the class returns log-probabilities of the sampled tokens.
         several: Whether one request can return several answers.
         hint: How to get log-probabilities, if the class returns none.
-        own: Function that returns the settings of an LLM that override the keywords of a call.
+        own: Function that takes an LLM, and returns the settings with which this LLM overrides the keywords
+            of a call.
         takes_limit: Whether a call can set the maximum length of the answer.
     """
 
@@ -90,9 +93,9 @@ class ModelFamily(NamedTuple):
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
-    """Return OpenAI's keywords as a ``generation_config``.
+    """Translate OpenAI's keywords into a ``generation_config`` of Gemini, without the maximum answer length.
 
-    The maximum length is left out, because GoogleGenAI raises an error when an answer reaches this length.
+    GoogleGenAI would raise an error when an answer reaches its maximum length.
     """
     names = {
         "temperature": "temperature",
@@ -113,7 +116,6 @@ def _openai_or_temperature_keywords(keywords: Keywords) -> Keywords:
 
 
 def _openai_settings(llm: Any) -> Keywords:
-    """Return the settings of an OpenAI LLM that replace the keywords of a call."""
     listed = {"top_logprobs": llm.top_logprobs} if llm.logprobs else {}
     limit = {} if llm.max_tokens is None else {"max_tokens": llm.max_tokens}
     return {**limit, **listed, **llm.additional_kwargs}
@@ -134,8 +136,8 @@ FAMILIES = (
         "llama_index.llms.ollama",
         "Ollama",
         _no_settings,
-        hint='use its server with OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), '
-        "because the class Ollama ignores the keywords of a call",
+        hint='use the Ollama server with OpenAILike(api_base="http://localhost:11434/v1", '
+        "is_chat_model=True), because the class Ollama ignores the keyword arguments of a call",
     ),
     ModelFamily(
         "llama_index.llms.huggingface",
@@ -150,9 +152,9 @@ _OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, ta
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return the model family of an LLM.
+    """Return the model family of an LLM: what surerag knows of its class.
 
-    A class from outside LlamaIndex's packages gets a family that is assumed to return log-probabilities.
+    If the class is not from a LlamaIndex package, surerag assumes that the LLM returns log-probabilities.
     """
     for family in FAMILIES:
         for kind in type(llm).__mro__:
@@ -174,15 +176,15 @@ def reader_from_llm(
 
     Args:
         llm: Any LLM.
-        logprobs: Whether the LLM returns log-probabilities. With None, surerag decides by the class of the
-            LLM. A class of your own is then expected to return log-probabilities in ``raw`` (in OpenAI's
-            form) or in ``logprobs``.
-        top_logprobs: Number of alternatives to request for each token; None is 20, or 5 if the LLM is not a
-            chat model.
+        logprobs: Whether the LLM returns log-probabilities. If None, surerag decides by the class of the LLM.
+            A class of your own must then return log-probabilities in the field ``raw`` (in OpenAI's form) or
+            ``logprobs`` of its responses.
+        top_logprobs: Number of alternatives to request for each token; None requests 20, or 5 if the LLM is
+            not a chat model.
         max_concurrency: Maximum number of simultaneous requests.
-        thinking: True for a model that thinks: every request allows more tokens, for the thoughts.
-            ``"unmarked"`` for a model that thinks and whose text has a mark at the end of the thoughts, but
-            none at their beginning.
+        thinking: True for a model that writes thoughts before its answer: every request then allows
+            additional tokens for the thoughts. ``"unmarked"`` for such a model if its text marks the end of
+            the thoughts, but not their beginning.
 
     Warns:
         UserWarning: If the LLM was built with settings that override the settings of a method.
@@ -196,7 +198,7 @@ def reader_from_llm(
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
-    """Return a reader unchanged, or a new reader that calls an LLM (``Settings.llm`` for None)."""
+    """Return a reader unchanged, or a new reader that calls ``llm`` (``Settings.llm`` if ``llm`` is None)."""
     if isinstance(llm, Reader):
         return llm
     return LLMReader(Settings.llm if llm is None else llm)
@@ -222,7 +224,7 @@ _OVERRIDING_SETTINGS = (
 
 
 class LLMReader(Shareable, ClientReader):
-    """A reader that calls a LlamaIndex LLM; :func:`reader_from_llm` makes it."""
+    """A reader that calls a LlamaIndex LLM; :func:`reader_from_llm` makes such a reader."""
 
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
@@ -247,7 +249,7 @@ class LLMReader(Shareable, ClientReader):
         super().__init__(thinking=thinking)
         self.llm = llm
         self._family = family_of(llm)
-        # The field of the LLM's class that limits an answer's length; empty if there is no such field.
+        # Name of the LLM's field with the maximum length of an answer; empty if there is no such field.
         self._limit_name = next((name for name in _LIMITS if name in type(llm).model_fields), "")
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
         self._top_requested = top
@@ -286,7 +288,7 @@ class LLMReader(Shareable, ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities of this LLM; log-probabilities and streaming depend on its class."""
+        """What this LLM can do, for example whether it returns log-probabilities and streams."""
         # The async methods of a CustomLLM block the event loop, so its blocking methods run in threads.
         call = type(self.llm).achat if self._chats else type(self.llm).acomplete
         blocking = call.__qualname__.startswith(("CustomLLM.", "HuggingFaceLLM."))
@@ -350,7 +352,7 @@ class LLMReader(Shareable, ClientReader):
         optional = {
             "seed": (sampling.seed, sampling.temperature > 0),
             "n": (sampling.n, sampling.n > 1),
-            # Stop sequences are for the answer, but would also stop the model in its thoughts.
+            # A thinking model gets no stop sequences, because they could also stop the model in its thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),
             "logprobs": (True if self._chats else top, request.top is not None),
             "top_logprobs": (top, request.top is not None and self._chats),
@@ -380,7 +382,7 @@ class LLMReader(Shareable, ClientReader):
         return rows
 
     async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
-        """Call the LLM's ``chat`` or ``complete``; the prefix ``kind`` is empty, or ``"stream_"``."""
+        """Call the LLM's method ``chat`` or ``complete``, with the prefix ``kind`` (``stream_`` or empty)."""
         own_keywords = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
             own_keywords[self._limit_name] = keywords["max_tokens"]
@@ -424,8 +426,8 @@ async def _close(stream: Any) -> None:
     """Close a stream, and then the streams inside it, from the outermost to the innermost.
 
     LlamaIndex's wrappers leave the inner streams open until the garbage collector closes them. Until then,
-    the server goes on generating. OpenAI's client deadlocks if the collector runs while the client sends a
-    request.
+    the server goes on generating. And OpenAI's client deadlocks if the garbage collector runs while the
+    client sends a request.
     """
     chain = [stream]
     for item in chain:
@@ -447,7 +449,10 @@ def _inner_streams(stream: Any) -> list[Any]:
 
 
 def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
-    """Return the answers of a complete response: all choices of the raw response, or the response's text."""
+    """Return the answers in a complete response, with log-probabilities if ``logprobs`` is True.
+
+    The answers are all choices of the raw response or, if it has no choices, the response's text.
+    """
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
         return readers.reply_parts(raw, logprobs=logprobs)
@@ -455,9 +460,10 @@ def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
 
 
 def reply_part(response: Any, so_far: str, *, logprobs: bool) -> tuple[ReplyPart, str]:
-    """Return a stream's next piece, and a text to pass as ``so_far`` with the piece after it.
+    """Return the next piece of a stream, and the value of ``so_far`` for the call after this one.
 
-    ``so_far`` is empty at first; later it holds the thoughts and the text of all earlier pieces.
+    ``response`` is LlamaIndex's response with the next piece. ``so_far`` is empty in the first call; later it
+    holds the thoughts and the text of all earlier pieces.
     """
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
@@ -470,9 +476,10 @@ def reply_part(response: Any, so_far: str, *, logprobs: bool) -> tuple[ReplyPart
 
 
 def plain(raw: Any) -> Any:
-    """Return a client's objects as the JSON values that they were made from.
+    """Convert the objects of an API client to plain JSON values, except log-probabilities.
 
-    Log-probabilities stay objects, because copying a dozen for each token would take most of the time.
+    An answer has a dozen log-probabilities for each token; to convert all of them would take most of the
+    time.
     """
     if hasattr(raw, "model_dump"):
         if not has_choices(raw):
@@ -496,7 +503,7 @@ def _shallow(item: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Read the answer from LlamaIndex's own fields, if the raw response has no field ``choices``."""
+    """Return the answer from LlamaIndex's own fields, for a raw response that has no field ``choices``."""
     fields = raw if isinstance(raw, Mapping) else {}
     finish = next((str(fields[name]) for name in _FINISH if fields.get(name)), None)
     entries = _own_entries(response, fields, text) if logprobs else []
@@ -533,7 +540,7 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
 
 
 def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
-    """Return the first listed token with which the rest of the text begins; None if no text is left."""
+    """Return the first listed token with which the text ``rest`` begins; None if ``rest`` is blank."""
     for item in listed:
         token = item.token.lstrip() if first else item.token
         if token and rest.startswith(token):

@@ -65,9 +65,9 @@ def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
 def node_of(passage: Passage) -> NodeWithScore:
     """Return a passage as a node: a copy of its original node, a chunk of its document, or a new node.
 
-    If the passage was merged from several passages, the node has the id, score, relationships and metadata of
-    the best source, and lists all sources in its metadata. An LLM sees only the metadata that all sources
-    share.
+    If the passage was merged from several passages (its sources), the node has the id, score, relationships
+    and metadata of the best source, and its metadata list all sources. An LLM sees only the metadata that all
+    sources share.
     """
     origin = passage.origin
     if isinstance(origin, BaseNode):

@@ -1,9 +1,9 @@
-"""Finds the LLM call that wrote an engine's answer, and measures how sure the LLM was, without a wrapper.
+"""Finds the LLM call that wrote an engine's answer, and computes how sure the LLM was of the answer.
 
-LlamaIndex reports LLM calls and spans to its dispatcher. Each call is stored with the spans around it, so
-that concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a
-response, the newest call in this span that wrote the response's text determines the certainty of the
-response.
+The LLM needs no wrapper, because LlamaIndex reports LLM calls and spans (runs of methods, one inside another)
+to its dispatcher. Each LLM call is stored with all spans that are open during the call, so that concurrent
+queries of one engine, in tasks or in threads, are never mixed up. When a span returns a response, the
+certainty of the response is taken from the newest call in this span that wrote the response's text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from surerag.readers import (
 logger = logging.getLogger("surerag")
 
 EVENT = "surerag.certainty"
-"""Name of the event with the certainty of an answer."""
+"""Name of the event that reports the certainty of an answer."""
 KEY = "certainty"
 """Key of the certainty in the metadata of a response, and in the output of an agent."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
@@ -80,7 +80,7 @@ UNREADABLE = "the log-probabilities of the answer could not be read"
 
 _END: Any = object()
 _CALLS_KEPT = 32
-"""Number of newest calls that an open span stores; a limit saves memory, because agents may run for days."""
+"""Maximum number of LLM calls, the newest, that an open span stores: an agent's span may be open for days."""
 _LOCK = Lock()
 
 
@@ -89,7 +89,7 @@ _SETTINGS = (
     "top_logprobs", "additional_kwargs", "generate_kwargs", "generation_config", "_generation_config",
     "reasoning_effort", "system_prompt",
 )  # fmt: skip
-"""Settings of LLMs, and of their calls, that change answers or the measured certainty."""
+"""Names of those settings of an LLM or of a call that change the answer or its measured certainty."""
 
 
 class Wishes(NamedTuple):
@@ -105,7 +105,7 @@ class Wishes(NamedTuple):
 
 
 class Source:
-    """Origin of a text in an answer: a call of an LLM, or the answer of an engine inside another engine.
+    """Base class of what can write an answer's text: an LLM call, or an engine inside another engine.
 
     Attributes:
         wishes: The user's settings for the LLM that wrote the text; None if the LLM is not observed.
@@ -118,14 +118,14 @@ class Source:
         self._listeners: list[Callable[[], None]] = []
 
     def end(self) -> None:
-        """Mark the text as complete, and call the listeners."""
+        """Mark the text as complete, and call the listeners that were passed to :meth:`when_ended`."""
         with _LOCK:
             self._ended, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def when_ended(self, listener: Callable[[], None]) -> None:
-        """Call ``listener`` as soon as the text is complete, which may be at once."""
+        """Call ``listener`` when the text is complete, or at once if the text is complete already."""
         with _LOCK:
             if not self._ended:
                 self._listeners.append(listener)
@@ -133,9 +133,9 @@ class Source:
         listener()
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the text ``shown`` as plain values; None if this source did not write it.
+        """Return the certainty of a text as plain values; None if this source did not write the text.
 
-        If ``shown`` is None, return the certainty of this source's whole text.
+        The text is ``shown`` or, if ``shown`` is None, this source's whole text.
         """
         raise NotImplementedError
 
@@ -144,8 +144,9 @@ class Answer(Source):
     """The answer of an engine or agent.
 
     Args:
-        values: The metadata of a response, or an agent's output; the certainty is added under :data:`KEY`.
-        text: The answer; None if it is not complete yet, or is not a text.
+        values: The metadata of the engine's response, or the agent's output; the certainty is added under
+            :data:`KEY`.
+        text: The text of the answer; None if the answer is not complete yet, or is not a text.
     """
 
     def __init__(self, values: Any, text: str | None = None) -> None:
@@ -157,7 +158,7 @@ class Answer(Source):
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Record that a span returns the answer; :meth:`report` tags the span in all handlers later."""
+        """Record that a span returns the answer, so that :meth:`report` can tag the span."""
         self._span_id = self._span_id or span_id
         if isinstance(span.instance, BaseQueryEngine):
             self._engine = span.instance
@@ -166,12 +167,16 @@ class Answer(Source):
                 self._tagged.append(span_record)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer; None if ``shown`` is another text."""
+        """Return the certainty of the answer; None if ``shown`` is not the text of the answer."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 
     def report(self, *, as_event: bool) -> None:
-        """Report the certainty in the attributes of the spans that return the answer, and in an event."""
+        """Write the certainty into the tags of all spans that return the answer, and send an event.
+
+        First, a hash of the engine's prompts and the policy's probability are added to the certainty. Without
+        ``as_event``, no event is sent.
+        """
         certainty = self.values.get(KEY)
         if certainty is None:
             return
@@ -190,7 +195,6 @@ class Answer(Source):
 
 
 def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
-    """Add the policy's probability to a certainty, or the reason if the policy does not fit."""
     try:
         return policy.assess(certainty)
     except ConfigurationError as error:
@@ -200,12 +204,12 @@ def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
 
 
 def prompts_of(engine: PromptMixin) -> str:
-    """Return a fingerprint of all prompts of an engine and of the components inside it."""
+    """Return one hash of the texts of all prompts in an engine and in the components inside the engine."""
     return _fingerprint(tuple(_prompt_texts(engine)))
 
 
 def _prompt_texts(part: PromptMixin) -> Iterator[str]:
-    # Unwrapped methods open no spans; the public get_prompts would copy all templates.
+    # get_prompts would copy all templates, and the decorator of these methods would open a span.
     def call(name: str) -> Mapping[str, Any]:
         method = getattr(type(part), name)
         prompts: Mapping[str, Any] = getattr(method, "__wrapped__", method)(part)
@@ -223,23 +227,23 @@ def _fingerprint(texts: tuple[str, ...]) -> str:
 
 
 def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the certainty as attributes of a span, with ``surerag.certainty.`` before each name."""
     values = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
     values |= certainty["uncertainties"]
     return {f"surerag.certainty.{name}": value for name, value in values.items() if value not in (None, "")}
 
 
 class Call(Source):
-    """One call of an LLM, with its response, which is parsed only if it is part of an answer.
+    """One call of an LLM, and the response, which is parsed only when :meth:`certainty` is called.
 
     Args:
         llm: The LLM that is called.
-        keywords: Keywords of the call.
+        keywords: Keyword arguments of the call.
         prompt: The prompt of the call, a text or messages; None if it is unknown.
 
     Attributes:
-        beside: Weak references to the calls that were running when this call began.
-        scope: What a calibration depends on: the name of the model, and a fingerprint of its settings.
+        beside: Weak references to the other LLM calls that were running when this call began.
+        scope: What a calibration depends on: the name of the model, and a hash of the settings of the LLM and
+            of the call.
     """
 
     def __init__(
@@ -264,14 +268,14 @@ class Call(Source):
         if isinstance(response.raw, Generation):
             self._generation = response.raw
         elif has_choices(response.raw):
-            # Each response holds all text so far; its raw piece needs less memory.
+            # Each response holds the whole text so far; response.raw holds only the new piece.
             self._pieces.append(response.raw)
         else:
             part, self._so_far = reply_part(response, self._so_far, logprobs=True)
             self._pieces.append(part)
 
     def finish(self, response: Any) -> None:
-        """End the call: add the response, unless its pieces were added by ``feed``."""
+        """Add the complete response, unless ``feed`` has added its pieces, and end the call."""
         if isinstance(getattr(response, "raw", None), Generation):
             self._generation = response.raw
         elif not self._pieces and response is not None:
@@ -313,15 +317,15 @@ class Call(Source):
         return certainty_of(trace, measure=measure, is_cut=is_cut, scope=self.scope)
 
     def _answer(self, parts: Sequence[ReplyPart]) -> tuple[str, bool]:
-        """Return the whole text of the call, and whether it was cut off."""
+        """Return the whole text that the LLM wrote, and whether this text was cut off."""
         if self._generation is not None:
             return self._generation.text, self._generation.is_cut
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the answer's tokens with log-probabilities; None if there are none.
+        """Return the answer's tokens with log-probabilities; None if the response has none.
 
-        With ``behind``, other tokens, such as thoughts, may precede the answer.
+        ``behind`` tells whether other tokens, such as thoughts, may precede the answer.
         """
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
@@ -330,7 +334,7 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return ``shown`` without white space around it if a call's text ``whole`` ends with it; else None.
+    """Return ``shown``, stripped of white space, if the LLM's whole text ends with it, else None.
 
     Thoughts or the steps of an agent may precede ``shown``. If ``shown`` is None, return ``whole``.
     """
@@ -339,7 +343,7 @@ def _shown_of(whole: str, shown: str | None) -> str | None:
     shown = shown.strip()
     before = whole.removesuffix(shown)
     if not whole.endswith(shown) or bool(shown) != bool(whole) or before[-1:].isalnum():
-        return None  # "312" does not end with the answer "12"
+        return None  # the answer "12" does not come from the text "312"
     return shown
 
 
@@ -357,10 +361,9 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the tokens of the answer from a token trace.
+    """Return the part of a token trace that belongs to the answer; the whole trace if ``behind`` is False.
 
-    With ``behind``, other tokens, such as thoughts, may precede the answer, and are left out. Otherwise the
-    whole trace is returned.
+    If ``behind`` is True, tokens before the answer, such as thoughts, are left out.
     """
     if trace is None or not behind:
         return trace
@@ -376,10 +379,10 @@ class _Span:
     """An open span of LlamaIndex's instrumentation.
 
     Attributes:
-        around: The span around this span; None for an outermost span.
+        around: The span that encloses this span; None for an outermost span.
         instance: The object whose method opened the span.
-        keywords: The keywords of the method's call.
-        sources: The newest LLM calls, and answers of inner engines, while the span was open.
+        keywords: The keyword arguments of this method call.
+        sources: LLM calls, and answers of inner engines, since the span was opened; only the newest are kept.
     """
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
@@ -389,14 +392,12 @@ class _Span:
         self.sources: deque[Source] = deque(maxlen=_CALLS_KEPT)
 
     def with_outer_spans(self) -> Iterator[_Span]:
-        """Yield this span and then all spans around it, from the inside to the outside."""
         span: _Span | None = self
         while span is not None:
             yield span
             span = span.around
 
     def add(self, source: Source) -> None:
-        """Store a source in this span, in all spans around it, and in the span of the stream being read."""
         for span in self.with_outer_spans():
             span.sources.append(source)
         stream_span = _STREAM_SPAN.get()
@@ -405,15 +406,15 @@ class _Span:
 
     @property
     def newest(self) -> Source | None:
-        """The newest source; None if no text was written within the span."""
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
-        """Return a text's certainty from the newest source that wrote the text, and the source's settings.
+        """Return the certainty of a text, and the user's settings for the LLM that wrote the text.
 
-        If several calls wrote this text at the same time, the call with the greatest uncertainty counts,
-        because nothing shows which call wrote the text of the response. Both results are None if the LLMs in
-        the span are not observed and return no log-probabilities.
+        The newest source that wrote the text counts. If several calls wrote the text at the same time, the
+        call with the greatest uncertainty counts, because nothing shows which of these calls wrote the
+        response. Both results are None if no LLM in the span is observed and the uncertainty of the text is
+        unknown.
         """
         sources = list(self.sources)
         certainty: Mapping[str, Any]
@@ -427,10 +428,7 @@ class _Span:
 
 
 def _writer_of(text: str | None, sources: Sequence[Source]) -> tuple[Source | None, Mapping[str, Any]]:
-    """Return the newest source that wrote a text, and the text's certainty; None if no source wrote it.
-
-    If several calls wrote the text at the same time, return the call with the greatest uncertainty.
-    """
+    """Return the source that wrote a text, or None, and the text's certainty; see :meth:`_Span.certainty`."""
     for source in reversed(sources):
         certainty = source.certainty(text)
         if certainty is not None:
@@ -471,7 +469,6 @@ class _Spans(BaseSpanHandler[BaseSpan]):
     def span_exit(
         self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
     ) -> None:
-        """Record that a span ends, and add the certainty to the response that it returns."""
         span = _OPEN.pop(id_, None)
         if span is None:
             return
@@ -490,16 +487,16 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         _OPEN.pop(id_, None)
 
     def new_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing, because this handler records spans itself."""
+        """Do nothing, because ``span_enter`` records each span."""
 
     def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing, because ``span_exit`` does everything."""
+        """Do nothing, because ``span_exit`` handles each span that ends."""
 
     def prepare_to_drop_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing, because ``span_drop`` does everything."""
+        """Do nothing, because ``span_drop`` handles each span that fails."""
 
 
-# isinstance with a tuple is faster than with a union, and is called for every event of the process.
+# Tuples, not unions: isinstance is faster with tuples, and is called for every event of the process.
 _PIECES = (LLMChatInProgressEvent, LLMCompletionInProgressEvent)
 _STARTS = (LLMChatStartEvent, LLMCompletionStartEvent)
 _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
@@ -513,7 +510,6 @@ class _Events(BaseEventHandler):
         return "SureragCertaintyEvents"
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
-        """Record the start, a piece, or the end of an LLM call; ignore other events."""
         try:
             self._take(event)
         except Exception:  # LlamaIndex would ignore the error silently
@@ -538,27 +534,27 @@ class _Events(BaseEventHandler):
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Running calls, by the ids of their spans; a call stays in memory while its span or stream is open."""
+"""Running LLM calls, by the id of their span; a call stays in memory while its span or stream is open."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 """Streams that may still be read, each with the source of its text."""
 _STREAM_SPAN: ContextVar[_Span | None] = ContextVar("surerag_stream_span", default=None)
-"""The span of the response whose stream is being read; LlamaIndex calls some LLMs only during this time."""
+"""The span of the response whose stream is being read; some LLMs are called only while a stream is read."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
-"""The observed LLMs with the users' settings, by ``id`` because LLMs cannot be hashed."""
+"""Weak references to the observed LLMs, and the users' settings, by ``id``, as LLMs cannot be hashed."""
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
-    """Add the handlers to LlamaIndex's dispatcher, unless they are there already, and register an LLM.
+    """Add surerag's handlers to LlamaIndex's dispatcher, if they are not there yet, and register an LLM.
 
-    If a response of a registered LLM has no log-probabilities, its certainty says why. If a response of
-    another LLM has none, it gets no certainty.
+    If a registered LLM returns no log-probabilities, its response gets a certainty that says why. If an
+    unregistered LLM returns no log-probabilities, its response gets no certainty.
     """
     if llm is not None:
         _WISHES[id(llm)] = ref(llm), wishes
         finalize(llm, _WISHES.pop, id(llm), None)
     if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
-        # Our handler is first, because other handlers end their spans, which then accept no attributes.
+        # Our handler must be first: other handlers end their spans, and an ended span takes no attributes.
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
@@ -571,7 +567,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Collect the calls that write answers in a ``with`` block; the last call wrote the returned answer."""
+    """Collect the LLM calls that write answers in a ``with`` block; the last call wrote the last answer."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -588,7 +584,6 @@ def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
 
 
 def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the LLM's settings and the keywords of the call."""
     values = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
     settings = [f"{name}={values[name]!r}" for name in _SETTINGS if values.get(name) is not None]
     return _fingerprint(tuple(settings))
@@ -604,9 +599,8 @@ def _note_unreported(span: _Span, response: Any) -> None:
 
 
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
-    """Add the certainty to the response or agent output that a span returns."""
     if isinstance(result, StopEvent):
-        # An agent's last step and its run both return this event. Only the span of the run has an instance.
+        # Both the run of an agent and its last step return a StopEvent. Only the run's span has an instance.
         output = result.result if isinstance(span.instance, Workflow) else None
         if isinstance(output, AgentOutput):
             _measure_complete(span, span_id, Answer(output, output.response.content or ""))
@@ -620,7 +614,6 @@ def _note_answer(span: _Span, span_id: str, result: Any) -> None:
 
 
 def _metadata_of(response: Any) -> dict[str, Any]:
-    """Return a response's metadata, after replacing None by an empty dictionary."""
     if getattr(response, "metadata", None) is None:
         response.metadata = {}
     metadata: dict[str, Any] = response.metadata
@@ -628,7 +621,7 @@ def _metadata_of(response: Any) -> dict[str, Any]:
 
 
 def _measure_complete(span: _Span, span_id: str, answer: Answer) -> None:
-    """Add the certainty to a complete answer; report an event, unless an inner span returned the answer."""
+    """Add the certainty to a complete answer; send an event, unless an inner span returned it before."""
     inner = span.newest
     is_repeated = isinstance(inner, Answer) and inner.values is answer.values
     answer.wishes = inner.wishes if inner is not None and is_repeated else None
@@ -639,7 +632,7 @@ def _measure_complete(span: _Span, span_id: str, answer: Answer) -> None:
 
 
 def _measure(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
-    """Add the certainty to an answer, unless it has a certainty already, and report it."""
+    """Add the certainty to an answer that has none yet, and report the certainty."""
     is_measured = KEY in answer.values
     if not is_measured or _NOTED.get() is not None:
         certainty, wishes = span.certainty(answer.text)
@@ -650,7 +643,7 @@ def _measure(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
 
 
 def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
-    """Wrap the stream of a response, so that the certainty is added after the stream has been read."""
+    """Wrap a response's stream, so that the metadata get the certainty when the stream has been read."""
     answer = _STREAMS.get(response.response_gen)
     if not isinstance(answer, Answer):
         answer = Answer(_metadata_of(response))
@@ -663,7 +656,6 @@ def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
 
 
 def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
-    """Yield the pieces of a response, and then add the certainty to its metadata."""
     pieces, stream = list[str](), iter(stream)
     try:
         while True:

@@ -49,7 +49,7 @@ class _Pickler(pickle.Pickler):
         # A value such as a named tuple has no separate state.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):
             return NotImplemented
-        # LlamaIndex's components remove their fields that cannot be pickled.
+        # __getstate__ of LlamaIndex's components removes fields that cannot be pickled from the component.
         state = (copy(value) if isinstance(value, BaseComponent) else value).__getstate__()
         return copyreg.__newobj__, (own,), _without_keys(state)  # type: ignore[attr-defined]  # of copyreg
 
@@ -68,7 +68,7 @@ def _without_keys(value: Any, name: object = "") -> Any:
 
 
 class WithoutKeys:
-    """A mixin whose pickles contain no API keys; list it before bases that define ``__getstate__``."""
+    """A mixin that keeps API keys out of pickles; list it before bases that define ``__getstate__``."""
 
     def __reduce__(self) -> Any:
         written = BytesIO()

@@ -48,10 +48,11 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     """Base class of postprocessors that select or compress nodes; the input nodes are not changed."""
 
     METHOD: ClassVar[str]
-    """The method's name in events."""
+    """First part of the names of the method's events."""
 
     llm: Service[LLM | Reader | None] = None
-    """A LlamaIndex LLM or a reader of surerag (without log-probabilities, too); ``Settings.llm`` if None."""
+    """A LlamaIndex LLM or a reader of surerag; if None, ``Settings.llm``. Log-probabilities are not needed.
+    """
 
     @classmethod
     def class_name(cls) -> str:
@@ -60,7 +61,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
-        """Return the method's generator, which yields requests to models and retrievers, for one query."""
+        """Return the method's generator for one query; it yields requests to models and retrievers."""
 
     @abstractmethod
     def _n_kept(self, n_nodes: int) -> int:
@@ -71,7 +72,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         """Return the method's result as nodes; ``nodes`` are the input nodes."""
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
-        """Return the method's whole result for one query, with decisions, calls and tokens."""
+        """Return the method's whole result for one query, with its decisions, model calls and tokens."""
         return run_blocking(self._result(nodes, query, run))
 
     async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
@@ -125,17 +126,18 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     """Keeps the nodes that help to answer, or compresses clusters of similar nodes (EDC²-RAG).
 
     By default, the most relevant third of the nodes is returned, and at least three nodes. With
-    ``variant="copy"``, compressed nodes are returned. A compressed node has the id, score, relationships and
-    metadata of its best source. In its metadata, ``compressed_from`` lists all sources with their ids, scores
+    ``variant="copy"``, compressed nodes are returned. The sources of a compressed node are the input nodes
+    that it was made from. The compressed node has the id, score, relationships and metadata of the best
+    source. In the compressed node's metadata, ``compressed_from`` lists all sources with their ids, scores
     and metadata, and ``compressed_sentences`` names the source of each sentence. An LLM sees only the
     metadata that all sources share. Nodes without text are returned last and unchanged. If nodes are
     compressed, nodes with pictures are also returned last and unchanged. The input nodes are not changed.
 
     If the LLM fails, the nodes (or the nodes of one cluster) are returned unchanged, with a warning and a
     ``MethodEvent``. Without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
-    With ``task="answer"``, each node holds the answer from one cluster and the evidence for it; then pass
-    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"``, the query is a
-    statement to check.
+    With ``task="answer"``, each returned node holds the LLM's answer from one cluster and the evidence for
+    this answer; then pass ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"``,
+    the query is a statement to check.
 
     The default selection is not in the paper. For the method of the paper's section 4.3, pass
     ``variant="paper", guard="off", min_tokens=0``.
@@ -148,13 +150,14 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     METHOD = "edc2"
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
-    """Computes the query's embedding and those that nodes lack; ``Settings.embed_model`` if None."""
+    """Embeds the query, and the nodes that have no embedding; ``Settings.embed_model`` if None."""
 
     entailer: Service[Entailer | None] = None
-    """Checks compressed texts, if ``guard="entailment"``."""
+    """Judges whether passages support the compressed texts, if ``guard="entailment"``."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Splits a text into tokens, to count them; None: the LLM's own tokenizer, or ``Settings.tokenizer``."""
+    """Splits a text into tokens, which are counted; if None, the LLM's own tokenizer or
+    ``Settings.tokenizer``."""
 
     def __init__(
         self,
@@ -182,7 +185,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of([node for node in nodes if not self._passes(node)], vectors=True)
-        # The query's vector is comparable only with the nodes' vectors, which the same model has made.
+        # The query's vector is comparable only with vectors of the same model, as the nodes' vectors are.
         have_vectors = all(passage.embedding is not None for passage in passages)
         program: Program[EDC2Result] = self._core.program(
             bundle.query_str, passages, bundle.embedding if have_vectors else None
@@ -219,10 +222,11 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     METHOD = "dense_refiner"
 
     entailer: Service[Judge] = None
-    """Judges whether two answers mean the same: an entailer of surerag, or an LLM with a prompt."""
+    """Judges whether two answers mean the same: an entailer of surerag or a prompted LLM; if None, ``llm``.
+    """
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
-    """Computes the embeddings that nodes lack; ``Settings.embed_model`` if None."""
+    """Embeds the nodes that have no embedding; ``Settings.embed_model`` if None."""
 
     retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
     """Retrieves 4 · ``top_n`` nodes when no candidate is left, at most once for each query."""
@@ -231,7 +235,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     """Complete documents, found by ``ref_doc_id``; if the LLM is uncertain, new chunks are cut from them."""
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts ``documents`` into chunks; by default a chunker with default options."""
+    """Cuts ``documents`` into chunks; if None, a ``SemanticChunker`` with default options."""
 
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
@@ -244,7 +248,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         )
         if not is_list and not isinstance(documents, BaseDocumentStore | None):
             raise ConfigurationError(
-                f"documents must be documents or a store of documents, got {type(documents).__name__}",
+                f"documents must be a list of documents or a document store, got {type(documents).__name__}",
                 hint="pass a list of documents, or index.docstore if it holds the complete documents",
             )
         if chunker is None and self.documents is not None:
@@ -274,7 +278,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return the best context as nodes, then those of the first ``top_n`` input nodes without text."""
+        """Return the best context's nodes, then all textless nodes among the first ``top_n`` input nodes."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         refined = nodes_of(result.passages)
         if best is not None:

@@ -26,7 +26,7 @@ _SLOT_NAMES = {"query_str": ("question", "query", "statement"), "context_str": (
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A LlamaIndex template as a surerag prompt; ``aliases`` maps its slot names to surerag's slot names."""
+    """A LlamaIndex template as a surerag prompt; ``aliases`` maps LlamaIndex's slot names to surerag's."""
 
     name: str
     template: BasePromptTemplate = field(hash=False)
@@ -49,7 +49,7 @@ class TemplatePrompt:
         prompt = TemplatePrompt(self.name, self.template, aliases)
         actual = prompt._slots()
         missing, unknown = frozenset(slots) - actual, actual - frozenset(slots)
-        # A function mapping may use any slot, because it receives all values.
+        # The template's functions may use any slot, because they receive the values of all slots.
         if unknown or (missing and not self.template.function_mappings):
             raise PromptError(
                 f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(actual)}",
@@ -88,9 +88,10 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Wrap the LlamaIndex templates among a user's prompts as surerag prompts; keep other prompts unchanged.
+    """Return a user's prompts; LlamaIndex templates become surerag prompts, the rest is unchanged.
 
-    ``llm`` decides which template a SelectorPromptTemplate selects.
+    A text with LlamaIndex's slot names counts as a LlamaIndex template. ``llm`` decides which template a
+    SelectorPromptTemplate selects.
     """
     templates: dict[str, Template | str] = {}
     for name, prompt in prompts.items():
@@ -182,7 +183,7 @@ def _turns(prompt: Prompt) -> list[ChatMessage]:
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
-    """Return a prompt as text in the LLM's own templates, as ``llm.predict`` would send it."""
+    """Return a prompt as text, put into the LLM's own templates as ``llm.predict`` does."""
     turns, text = as_messages(prompt), plain_text(prompt)
     if len(turns) == 1 and turns[0].role == "user":
         text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text

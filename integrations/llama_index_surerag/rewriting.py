@@ -1,4 +1,4 @@
-"""DynQR (query rewriting) for a pipeline's own engine: as a query transform and as a retriever."""
+"""Rewrites queries by DynQR for a pipeline's own engine, in a query transform or in a retriever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from surerag.signatures import takes_options
 class DecidedNode(NodeWithScore):
     """A node with DynQR's decision in a field of its own.
 
-    The decision is not in the metadata, because fusion retrievers compare hashes that include metadata.
+    The decision is not in the metadata, because fusion retrievers compare nodes by hashes that depend on the
+    metadata.
     """
 
     decision: dict[str, Any]
@@ -36,11 +37,12 @@ class DecidedNode(NodeWithScore):
 
 @takes_options(DynQROptions)
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
-    """Rewrites a query if the LLM's answer to it is uncertain, and returns the better query (DynQR).
+    """Rewrites a query if its answer is uncertain; returns the query with the less uncertain answer.
 
-    In a ``TransformQueryEngine``, the search uses the rewrite, and the LLM answers the original question.
-    (The rewrite is in ``custom_embedding_strs``, which embedding retrievers use, but BM25 does not.) In a
-    ``TransformRetriever``, pass ``replace=True``, so that the rewrite replaces the question.
+    This is DynQR as a query transform. In a ``TransformQueryEngine``, the search uses the rewrite, and the
+    LLM answers the original question. (The rewrite is in ``custom_embedding_strs``, which embedding
+    retrievers use, but BM25 does not.) In a ``TransformRetriever``, pass ``replace=True``, so that the
+    rewrite replaces the question.
 
     If the LLM is certain, the transform costs one search and one answer. Otherwise it costs two searches, two
     answers and the rewriting. The pipeline then searches and answers again. The transform blocks the event
@@ -51,7 +53,7 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
     If a model or the retriever fails, the query stays unchanged, with a warning.
 
     Args:
-        retriever: The pipeline's index, or a retriever of it.
+        retriever: The pipeline's index, or a retriever that searches the index.
         llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
         replace: Whether the rewrite replaces the question.
         rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
@@ -91,16 +93,17 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
 class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever):
     """Retrieves with the query and, if the LLM's answer is uncertain, also with a rewritten query (DynQR).
 
-    The retriever works in any engine, chat engine or agent, sync and async. It costs one search and one
-    answer if the LLM is certain, and two searches, two answers and the rewriting if not. The pipeline then
-    generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no further answer.
+    The retriever works in any engine, chat engine or agent, sync and async. If the LLM is certain, the
+    retriever costs one search and one answer; otherwise it costs two searches, two answers and the rewriting.
+    The pipeline then generates its own answer; an :class:`UncertaintyRewriteQueryEngine` would not need this
+    further answer.
 
     The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the field ``decision`` of each node.
     Nodes without text are left out. If a model fails, the nodes of the original query are returned, with a
     warning.
 
     Args:
-        retriever: The pipeline's index, or a retriever of it.
+        retriever: The pipeline's index, or a retriever that searches the index.
         llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
         rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
         node_postprocessors: Applied to retrieved nodes, in order.
@@ -144,9 +147,10 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Run DynQR for a query with the blocking or async function ``run``.
+    """Run DynQR for a query by the blocking or async function ``run``.
 
-    If a call fails, warn and return None. Configuration errors and input errors are raised.
+    If a call of a model or retriever fails, warn and return None. Configuration errors and input errors are
+    raised.
     """
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)

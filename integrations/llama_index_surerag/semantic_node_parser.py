@@ -105,7 +105,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Build a parser from the result of :meth:`to_dict`; pass models and functions as keywords."""
+        """Build a parser from the result of :meth:`to_dict`; pass its models and functions as keywords."""
         excluded = ("encoder", "counted_by", "class_name", "id_func", "callback_manager")
         return cls(**{**{name: value for name, value in data.items() if name not in excluded}, **kwargs})
 
@@ -142,7 +142,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
             for part, chunk in zip(parts, chunks, strict=False):
                 part.start_char_idx, part.end_char_idx = chunk.start, chunk.end
                 if not isinstance(part, ImageNode):
-                    # The parts were copied from the document, whose vector does not fit a part.
+                    # Each part is a copy of the document, but the document's vector is not the part's vector.
                     part.embedding = None
             yield from parts
 

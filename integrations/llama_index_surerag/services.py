@@ -71,7 +71,7 @@ class EmbeddingEncoder(Shareable):
         raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Encode texts as ``encode`` does, with the model's async methods, or else in a thread."""
+        """Encode texts as ``encode`` does, with the model's async methods or, if it has none, in a thread."""
         model = self._model
         if not _has_own_async(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
@@ -106,8 +106,8 @@ class NodeRetriever(Shareable):
     Args:
         retriever: Any LlamaIndex retriever, or an index.
         postprocessors: Applied in order, as in LlamaIndex's query engines.
-        bundle: A query bundle, for example with a vector or with other strings to embed. A search for the
-            bundle's text uses the bundle; a search for another text does not.
+        bundle: LlamaIndex's object for a query, with its text and, for example, a vector or other strings to
+            embed. Only a search for the bundle's text uses the bundle.
 
     Raises:
         ConfigurationError: If an argument has a wrong type.
@@ -125,11 +125,11 @@ class NodeRetriever(Shareable):
 
     @property
     def name(self) -> str:
-        """Class name of the retriever; a calibrated threshold is valid only for this class."""
+        """Class name of LlamaIndex's retriever; a calibrated threshold is valid only for this class."""
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a copy that searches with ``bundle`` and its vector if the query is the bundle's text."""
+        """Return a copy that searches with ``bundle`` if the query is the text of ``bundle``."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -164,14 +164,14 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services for one query, with a retriever that searches with its ``QueryBundle``."""
+    """Return the services for one query: their retriever searches with ``bundle``."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
 
 
 def bundle_of(query: Any) -> QueryBundle:
-    """Return a query as a bundle; raise an InputError if it is not a str or a QueryBundle."""
+    """Return a query as a ``QueryBundle``; raise an InputError if the query has another type."""
     if not isinstance(query, str | QueryBundle):
         kind = type(query).__name__
         raise InputError(f"a query is a text, got a {kind}", hint="pass a str or a QueryBundle")
@@ -181,7 +181,7 @@ def bundle_of(query: Any) -> QueryBundle:
 def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") -> list[BaseNodePostprocessor]:
     """Return postprocessors as a list (empty for None); raise a ConfigurationError for other types.
 
-    ``name`` is the argument's name in the error.
+    ``name`` is the name of the user's argument, for the error.
     """
     hint = "pass a list of LlamaIndex's node postprocessors"
     check_kind(list | tuple | None, "a list", hint=hint, **{name: postprocessors})
@@ -205,8 +205,8 @@ def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
 class InnerRetriever(Shareable, BaseRetriever):
     """Base class of retrievers that call another retriever.
 
-    Only the other retriever reports the retrieved nodes to callbacks. If this class reported events, too,
-    LlamaIndex would add the events to a trace that LlamaIndex never empties.
+    Only the called retriever reports the retrieved nodes to callbacks. If the calling retriever also reported
+    events, LlamaIndex would add these events to a trace that is never emptied.
     """
 
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
@@ -219,9 +219,9 @@ class InnerRetriever(Shareable, BaseRetriever):
 
 
 class _IndexRetriever(InnerRetriever):
-    """Searches the current nodes of an index, by a new LlamaIndex retriever for each query.
+    """Searches the current nodes of an index with a new LlamaIndex retriever for each query.
 
-    A LlamaIndex retriever searches only the nodes that were in the index when the retriever was made.
+    An older LlamaIndex retriever would find only nodes that were in the index when the retriever was made.
     """
 
     def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:
@@ -251,12 +251,12 @@ def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -
     )
 
 
-# The prompt of an engine has as many retrieved passages as fit into the LLM's context window.
+# An engine puts only as many retrieved passages into a prompt as fit into the LLM's context window.
 
 _MARGIN = 256
-"""Tokens reserved for the prompt's own words and the chat template."""
+"""Number of tokens reserved for the prompt's own words and the chat template."""
 _LEAST = 32
-"""Tokens of the first passage that are kept in any case."""
+"""Minimum number of tokens of the first passage that are kept, even if they do not fit."""
 
 
 class EmptyIndexError(InputError):
@@ -270,7 +270,7 @@ class Window:
         reader: The LLM, which counts tokens.
         window: Size of the context window, in tokens.
         question: The query.
-        max_tokens: Maximum length of the answer, in tokens, which also needs a part of the window.
+        max_tokens: Maximum length of the answer, in tokens; the answer also needs a part of the window.
     """
 
     def __init__(self, reader: BaseReader, window: int, question: str, *, max_tokens: int) -> None:
@@ -302,7 +302,7 @@ class Window:
         return fitting
 
     def _cut(self, passage: Passage, limit: int) -> Passage:
-        """Return the beginning of a passage, at most ``limit`` tokens; its node is cut in the same way."""
+        """Return a passage cut to at most ``limit`` tokens; the passage's node is cut in the same way."""
         text, tokens = passage.text, self._count(passage.text)
         before = tokens
         while tokens > limit:
@@ -313,7 +313,7 @@ class Window:
         if isinstance(origin, NodeWithScore):
             origin = copy_of(origin)
             content = origin.node.get_content(metadata_mode=MetadataMode.NONE)
-            # The passage's text is the node's text after its metadata, unless the user's template differs.
+            # A passage's text is the node's text after the node's metadata, unless the template differs.
             origin.node.set_content(content[: max(len(content) - len(passage.text) + len(text), 0)])
             text = origin.node.get_content(metadata_mode=MetadataMode.LLM)
         return replace(passage, text=text, origin=origin)
@@ -325,7 +325,7 @@ class QueryRetriever:
     Args:
         retriever: Retrieves the passages.
         window: The free tokens of the context window; None for no limit.
-        others: Retrievers for later steps of the query. If ``retriever`` finds nothing, they are called, too,
+        others: Retrievers for later steps of the query. If ``retriever`` finds nothing, the others are called
             to find out whether the index is empty.
         required: Whether to raise an EmptyIndexError if all retrievers find nothing.
     """

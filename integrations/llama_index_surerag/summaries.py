@@ -1,4 +1,4 @@
-"""Summaries of documents, as nodes or as an ordinary LlamaIndex index, which can be saved to a folder.
+"""Makes summaries of documents: as nodes, or as a LlamaIndex index that can be saved to a folder.
 
 Example::
 
@@ -50,7 +50,8 @@ from surerag.signatures import PlainHelp
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader | DocumentSummaryIndex
 """How to summarize a document: the number of its first sentences, the metadata key of an existing summary, a
-function that summarizes the document, a model, or a DocumentSummaryIndex that has the summaries already."""
+function that summarizes the document, an LLM or reader, or a DocumentSummaryIndex that has the summaries
+already."""
 
 _CHUNK_METADATA = frozenset(
     {
@@ -68,9 +69,9 @@ _FILES = frozenset(
         *("default__vector_store.json", "image__vector_store.json"),
     }
 )
-"""Names of the files that LlamaIndex writes when it saves an index."""
+"""Names of the files that LlamaIndex may write when it saves an index."""
 _N_AT_ONCE = 256
-"""Number of summaries that a model writes before the folder is saved."""
+"""Number of summaries that a model writes before they are saved to the folder."""
 _NO_TEXT = "there is no document with text to summarize"
 _NO_TEXT_HINT = "if you passed an index, pass the documents: some vector stores leave the docstore empty"
 
@@ -79,18 +80,18 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     """Return a summary of each document as a node.
 
     If chunks of a document have different metadata, each group of chunks with equal metadata gets its own
-    summary, so that a filter or an access list treats the summary like the chunks. (Metadata that
-    LlamaIndex's own parsers and extractors add to chunks are ignored here.) A summary node has the metadata
-    that its chunks share, hidden from LLMs and embedding models. Its id is a UUID made from the document's
-    id. Its relationships name the document, and the chunks with their hashes. If a document has no prose, its
-    node has the document's first words and the metadata key ``no_summary``; if this node is nearest to a
-    question, the lazy engine searches.
+    summary, so that a filter or an access list treats the summary like these chunks. (Metadata that
+    LlamaIndex's own parsers and extractors add to chunks do not form groups.) A summary node has the metadata
+    that its chunks share, but LLMs and embedding models do not see these metadata. The node's id is a UUID
+    made from the document's id. The node's relationships name the document, and the chunks with their hashes.
+    If a document has no prose, its node has the document's first words and the metadata key ``no_summary``;
+    if this node is nearest to a question, the L-RAG engine searches.
 
     Args:
         source: Documents, nodes, or an index with the nodes in its docstore.
-        summarize: The number of first sentences that are the summary, the metadata key of a summary, an LLM,
-            a ``DocumentSummaryIndex``, or a function that gets a ``Document`` with the text to summarize and
-            returns the summary.
+        summarize: The number of first sentences that are the summary, the metadata key of an existing
+            summary, an LLM, a ``DocumentSummaryIndex``, or a function that gets a ``Document`` with the text
+            to summarize and returns the summary.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -121,7 +122,7 @@ class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
         super().__init__(summarize=summarize)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings as plain values, from which the pipeline makes the key of its cache."""
+        """Return the settings as plain values, from which an ingestion pipeline makes its cache key."""
         how = self.summarize
         name = (
             how
@@ -142,18 +143,18 @@ def summary_index(
     embed_model: BaseEmbedding | str | None = None,
     persist_dir: str | os.PathLike[str] | None = None,
 ) -> VectorStoreIndex:
-    """Return an index of the documents' summaries; call this function again when documents have changed.
+    """Return an index of the summaries of documents; call this function again when documents have changed.
 
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
         summarize: How to summarize, as for :func:`summary_nodes`.
         embed_model: Model that embeds the summaries, or its name in LlamaIndex; by default
             ``Settings.embed_model``.
-        persist_dir: Folder that holds only the summaries. If it has summaries already, they are loaded, and
-            only new and changed documents are summarized and embedded. If the embedding model has changed,
-            all summaries are embedded again. If ``source`` is a list, summaries of other documents stay in
-            the folder; if ``source`` is an index, summaries of documents that are not in the index are
-            deleted. Only one process at a time may write to a folder.
+        persist_dir: Folder for the summaries and no other files. If the folder has summaries already, they
+            are loaded, and only new and changed documents are summarized and embedded. If the embedding model
+            has changed, all summaries are embedded again. If ``source`` is a list, summaries of other
+            documents stay in the folder; if ``source`` is an index, summaries of documents that are not in
+            the index are deleted. Only one process at a time may write to a folder.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -183,7 +184,6 @@ def summary_index(
 
 
 def _embedding_model(model: BaseEmbedding | str | None) -> BaseEmbedding | None:
-    """Return an embedding model unchanged, or the model with a given name."""
     try:
         return resolve_embed_model(model) if isinstance(model, str) else model
     except ValueError as error:
@@ -193,7 +193,7 @@ def _embedding_model(model: BaseEmbedding | str | None) -> BaseEmbedding | None:
 def _update_by_model(
     index: VectorStoreIndex, parts: Sequence[_SummaryOrigin], model: LLM | Reader, folder: _Folder
 ) -> bool:
-    """Have a model write the summaries of new and changed contents; return whether the index changed.
+    """Let a model summarize new and changed texts, and return whether the index of summaries changed.
 
     The folder is saved after each batch, so that an interruption loses at most one batch of model calls.
     """
@@ -208,7 +208,7 @@ def _update_by_model(
 
 @dataclass(frozen=True)
 class _SummaryOrigin:
-    """The text that one summary is made from: chunks of a document with equal metadata, or the document."""
+    """What one summary is made from: chunks of a document with equal metadata, or the whole document."""
 
     id: str
     document: str
@@ -218,7 +218,7 @@ class _SummaryOrigin:
 
     @property
     def relationships(self) -> dict[NodeRelationship, Any]:
-        """The relationships of the summary's node: the document, the chunks, and the name of the model."""
+        """Relationships of the summary node: the document, the chunks, and the name of the model."""
         made = {"summarized_by": self.maker} if self.maker else {}
         if len(self.chunks) == 1 and isinstance(self.chunks[0], Document):
             whole = RelatedNodeInfo(node_id=self.document, hash=self.chunks[0].hash, metadata=made)
@@ -232,7 +232,7 @@ class _SummaryOrigin:
         }
 
     def joined(self) -> Document:
-        """Return the chunks as one document, with the metadata that all chunks share."""
+        """Return the chunks joined to one document, which has the metadata that all these chunks share."""
         first, *others = [chunk.metadata for chunk in self.chunks]
         shared = {
             key: value for key, value in first.items() if all(item.get(key) == value for item in others)
@@ -240,7 +240,7 @@ class _SummaryOrigin:
         return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
     def reusable_summary(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return a summary from ``index`` that still fits the chunks and the model; None if none fits."""
+        """Return the summary that ``index`` has of this text; None if the text or the model has changed."""
         node = index.docstore.get_document(self.id, raise_error=False)
         if not isinstance(node, TextNode) or _contents(node.relationships) != _contents(self.relationships):
             return None
@@ -248,9 +248,9 @@ class _SummaryOrigin:
 
 
 def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
-    """Return what identifies a summary's contents: document, hashes and model.
+    """Return what a summary was made from and by: the document, the hashes of its chunks, and the model.
 
-    The ids of chunks are left out, because an index that is built again gives its chunks new ids.
+    The ids of chunks are left out, because chunks get new ids if an index is built again.
     """
     source, chunks = relationships[NodeRelationship.SOURCE], relationships.get(NodeRelationship.CHILD, [])
     return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
@@ -269,7 +269,7 @@ def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Summ
                 "[Document(text=item.text, id_=item.id, metadata=dict(item.metadata)) "
                 "for item in loaded.documents]",
             )
-        # A DocumentSummaryIndex has one summary for each whole document.
+        # A DocumentSummaryIndex summarizes whole documents, so chunks are not grouped by their metadata.
         metadata = {} if isinstance(summarize, DocumentSummaryIndex) else node.metadata
         own_metadata = {key: value for key, value in metadata.items() if key not in _CHUNK_METADATA}
         group = json.dumps(own_metadata, sort_keys=True, default=str)
@@ -308,7 +308,6 @@ def _summarizer(summarize: Summarize) -> Callable[[Sequence[PlainDocument], Sequ
 
 
 def _model_name(summarize: Summarize) -> str:
-    """Return the name of the model that writes summaries; empty if ``summarize`` is not a model."""
     return reader_of(summarize).name if isinstance(summarize, LLM | Reader) else ""
 
 
@@ -323,7 +322,7 @@ def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:
 
 
 def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
-    """Add new and changed summaries to an index; return whether any summary was new or changed.
+    """Add new and changed summaries to an index, and return whether there were any.
 
     A summary replaces the old summary with the same id. If embedding fails, the old summary stays in the
     index. A summary whose text has not changed is not embedded again.
@@ -341,11 +340,11 @@ def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
 
 
 def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Collection[str] | None) -> bool:
-    """Delete the summaries of some documents, and return whether any were deleted.
+    """Delete the summaries of some documents, and return whether any summary was deleted.
 
     Args:
         index: The index of summaries.
-        stay: Ids of summaries that are not deleted.
+        stay: Ids of the summaries that must not be deleted.
         documents: Ids of the documents; None for all documents.
     """
     if documents is None:
@@ -360,7 +359,7 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Replace the summaries of the documents with these ids by summaries of the current ``nodes``."""
+    """Replace the summaries of the documents with the ids ``documents`` by summaries of the ``nodes``."""
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarize(parts))
@@ -398,7 +397,7 @@ class _Folder:
         return index  # type: ignore[no-any-return]  # a VectorStoreIndex was saved
 
     def save(self, index: VectorStoreIndex) -> None:
-        """Write an index to temporary files, which then replace the old files."""
+        """Write an index to temporary files, and then put them in place of the old files."""
         self._check()
         self._path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._path.parent, prefix=f".{self._path.name}-") as written:
@@ -407,7 +406,6 @@ class _Folder:
                 file.replace(self._path / file.name)
 
     def _check(self) -> bool:
-        """Return whether the folder has summaries; raise a ConfigurationError if it has other files."""
         if self._path.is_dir():
             files = {file.name for file in self._path.iterdir()}
             if not files:
@@ -430,7 +428,7 @@ def _indices_in(folder: Path) -> list[str]:
 
 
 def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    """Return a new index of an index's summaries, embedded by ``embed_model``."""
+    """Return a new index with the same summaries, embedded by ``embed_model``."""
     new_index = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
     new_index.set_index_id(_INDEX_ID)
     return new_index
@@ -455,16 +453,16 @@ def document_of(node: BaseNode) -> str:
 def summary_id(document: str, part: str = "") -> str:
     """Return the id of the summary of a document.
 
-    ``part`` is empty, or the metadata as JSON if the summary covers only the chunks with these metadata.
+    If the summary covers only the chunks with certain metadata, ``part`` is these metadata as JSON.
     """
     return str(uuid5(_IDS, f"{document}:summary:{part}" if part else f"{document}:summary"))
 
 
 def _join_chunks(nodes: Sequence[BaseNode]) -> str:
-    """Join chunks to the text of their document; text in which two neighbours overlap appears once.
+    """Join chunks to the text of their document; text that two neighbouring chunks share appears once.
 
     Chunks are sorted by their offsets. If two chunks have the same offset, the given order is kept, because a
-    hierarchical parser counts offsets from the start of a larger chunk.
+    hierarchical parser counts offsets from the start of a larger chunk, not of the document.
     """
     chunks = [
         (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))

@@ -1,7 +1,8 @@
-"""Tier 1 of lazy retrieval for LlamaIndex: retrieves the summaries that may be put into a prompt.
+"""Retrieves the summaries of documents for L-RAG, but only those summaries that the user may see.
 
 A summary may be put into the prompt only if the pipeline's search may return every chunk that the summary was
-made from, and if no chunk has changed. If this cannot be checked, the construction of the engine fails.
+made from, and if none of these chunks has changed. If this cannot be checked, the construction of the engine
+fails.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def tier_one(
     for_chunks: bool = True,
     are_public: bool = False,
 ) -> NodeRetriever | str:
-    """Return what an engine uses for summaries: a retriever, or a text if there is only one summary.
+    """Return the retriever of summaries for an engine, or a text if there is only one summary.
 
     Args:
         source: The index or retriever that the engine searches.
@@ -62,9 +63,10 @@ def tier_one(
         are_public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If we cannot know whether the search may return the chunks of a summary.
+        ConfigurationError: If surerag cannot find out whether the search may return every chunk that a
+            summary was made from.
     """
-    hint = f"make them from an index: summaries=summary_index(index). {_REMEDIES}"
+    hint = f"make an index of summaries: summaries=summary_index(index). {_REMEDIES}"
     check_kind(bool, "True or False", summaries_are_public=are_public)
     if isinstance(summaries, str):
         return summaries
@@ -123,7 +125,7 @@ def _updated_retriever(
 
 
 def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[Any]) -> None:
-    """Raise a ConfigurationError if an index cannot hold summaries, or cannot apply the search's filters."""
+    """Raise a ConfigurationError if an index cannot hold summaries or apply the search's filters."""
     searched = source if isinstance(source, BaseIndex) else getattr(source, "_index", None)
     if isinstance(summaries, DocumentSummaryIndex):
         raise ConfigurationError(
@@ -228,9 +230,9 @@ def _is_made_here(summary: BaseNode) -> bool:
 class _IndexSummaries(InnerRetriever):
     """Summarizes the documents of an index by their first sentences, and updates the summaries at each query.
 
-    Each query compares the hashes in the index's docstore with the hashes at the previous query (for 100,000
-    nodes, the comparison takes a quarter of the time of LlamaIndex's own search in memory). Only new and
-    changed summaries are embedded.
+    Each query compares the hashes in the index's docstore with the hashes at the previous query. For 100,000
+    nodes, this comparison takes a quarter of the time that LlamaIndex's own search in memory takes. Only new
+    and changed summaries are embedded.
     """
 
     def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
@@ -263,7 +265,7 @@ class _IndexSummaries(InnerRetriever):
         ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
             return
-        # Two nodes with equal contents have the same hash; so ids are compared, too.
+        # Ids are compared, too, because two nodes with equal contents have the same hash.
         changed = ids.keys() ^ self._ids.keys() | {name for _, name in hashes.items() ^ self._hashes.items()}
         names, nodes = self._to_summarize(changed, ids)
         replace_summaries(self._made, names, nodes)
@@ -273,7 +275,7 @@ class _IndexSummaries(InnerRetriever):
         self._ids, self._hashes = ids, hashes
 
     def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
-        """Return the ids of the changed nodes' documents, and all current nodes of these documents."""
+        """Return the ids of the documents with changed nodes, and all current nodes of these documents."""
         store = self._source.docstore
         nodes = {
             node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)

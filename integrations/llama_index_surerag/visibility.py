@@ -1,8 +1,8 @@
-"""Finds out which chunks of an index a search may return.
+"""Finds out which chunks of an index a search may return to the user.
 
 L-RAG puts a summary into the prompt only if the search may return every chunk that the summary was made from.
-The analysis rejects classes that a user wrote, unknown settings, and vector stores that cannot list their
-nodes.
+If the search uses a class that a user wrote, an unknown setting, or a vector store that cannot list its
+nodes, surerag cannot know what the search may return.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _INDICES = (
     RAKEKeywordTableIndex,
     DocumentSummaryIndex,
 )
-"""Classes of indices whose search may return every chunk that the index lists."""
+"""Index classes whose search may return every chunk that the index lists."""
 _SETTINGS = frozenset(
     {
         *("_index", "_vector_store", "_docstore", "_embed_model", "_similarity_top_k", "_sparse_top_k"),
@@ -65,7 +65,7 @@ _SETTINGS = frozenset(
         *("_kwargs", "callback_manager", "object_map", "_verbose"),
     }
 )
-"""Attributes that LlamaIndex gives a VectorIndexRetriever; any other attribute might exclude documents."""
+"""Attributes of LlamaIndex's VectorIndexRetriever; any further attribute might exclude documents."""
 _FAISS = {
     "llama_index.vector_stores.faiss.base.FaissVectorStore",
     "llama_index.vector_stores.faiss.map_store.FaissMapVectorStore",
@@ -80,7 +80,7 @@ _COMPARISONS = (
     FilterOperator.IN,
     FilterOperator.NIN,
 )
-"""Operators with the same meaning in every vector store, if both values have the same type."""
+"""Filter operators that mean the same in every vector store, if both values have the same type."""
 
 _RANKING = (
     LLMRerank,
@@ -92,7 +92,7 @@ _RANKING = (
     AutoPrevNextNodePostprocessor,
     SentenceEmbeddingOptimizer,
 )
-"""Postprocessors that rank nodes, select by relevance or add neighbours; none checks access rights."""
+"""Postprocessors that rank nodes, select nodes by relevance or add neighbours, but check no access rights."""
 _RANKING_ELSEWHERE = {
     f"llama_index.postprocessor.{name}"
     for name in (
@@ -109,7 +109,7 @@ _ALSO_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINode
 
 
 def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
-    """Return why we cannot know which nodes a search excludes; an empty text if we can know it."""
+    """Return the reason if surerag cannot know which nodes a search excludes; else an empty text."""
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
@@ -132,7 +132,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return why we cannot know which nodes are excluded by filters; an empty text if we can know it."""
+    """Return the reason if surerag cannot know which nodes filters exclude; else an empty text."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for item in filters.filters:
@@ -169,9 +169,9 @@ def _has_own_methods(value: Any) -> bool:
 def use_for_summaries(postprocessor: BaseNodePostprocessor) -> Literal["apply", "skip", "unknown"]:
     """Return whether a postprocessor of chunks must also be applied to summaries.
 
-    ``"apply"``: The postprocessor drops nodes with low scores, or masks personal data.
-    ``"skip"``: The postprocessor hides nothing; it ranks nodes, selects by relevance or adds neighbours.
-    ``"unknown"``: The class is unknown, so that it might hide or mask nodes.
+    ``"apply"``: The postprocessor drops nodes with low scores, or masks personal data. ``"skip"``: The
+    postprocessor hides nothing; it ranks nodes, selects nodes by relevance or adds neighbours. ``"unknown"``:
+    The class is unknown, so the postprocessor might hide or mask nodes.
     """
     kind: Any = type(postprocessor)
     if kind in _ALSO_FOR_SUMMARIES:
@@ -183,9 +183,9 @@ def use_for_summaries(postprocessor: BaseNodePostprocessor) -> Literal["apply", 
 
 
 def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
-    """Return the ids of an index's chunks, in order, without chunks that were deleted from its vector store.
+    """Return the ids of an index's chunks, in order, without chunks that were deleted from the vector store.
 
-    The docstore's own list is no substitute: a docstore may hold deleted chunks and chunks of other indices.
+    The docstore's list would be wrong: a docstore may hold deleted chunks and chunks of other indices.
     """
     struct, store = index.index_struct, getattr(index, "vector_store", None)
     match struct:
@@ -222,9 +222,9 @@ class Search:
     """Decides whether a search of an index may return the chunks that a summary was made from.
 
     Args:
-        source: The index, or a retriever of it.
-        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` count. If False, the search
-            may return every chunk in the index.
+        source: The index, or a retriever that searches the index.
+        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` restrict the search. If
+            False, the search may return every chunk in the index.
     """
 
     def __init__(self, source: BaseRetriever | BaseIndex[Any], *, restricted: bool = True) -> None:
@@ -242,7 +242,7 @@ class Search:
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return why we cannot know which nodes the search excludes now; an empty text if we can know it."""
+        """Return the reason if surerag cannot know which nodes the search excludes; else an empty text."""
         return reason_unknown(self._source)
 
     def permission_for(self, summary: BaseNode) -> Literal["allowed", "denied", "outdated"]:
@@ -265,13 +265,13 @@ class Search:
 
     @property
     def _store(self) -> Any:
-        """The vector store, if it holds the texts itself; else None."""
+        """The vector store if it holds the texts of the chunks; else None."""
         store = getattr(self._index, "vector_store", None) if type(self._index) is VectorStoreIndex else None
         holds_text = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
         return store if holds_text else None
 
     def _summarized_chunks(self, summary: BaseNode) -> list[BaseNode] | None:
-        """Return the chunks that a summary was made from; None if one of them was deleted or changed."""
+        """Return the chunks that a summary was made from; None if any of them was deleted or changed."""
         children, document = summary.child_nodes or [], summary.source_node
         if children:
             return self._same_chunks(children, document)
@@ -282,7 +282,7 @@ class Search:
         return chunks if is_complete else None
 
     def _is_unchanged(self, document: RelatedNodeInfo, chunks: Sequence[BaseNode]) -> bool:
-        """Whether chunks were cut from the version of the document that has the hash ``document.hash``."""
+        """Whether all chunks were cut from the document's version that has the hash ``document.hash``."""
         if document.hash is None:
             return True
         hashes = [
@@ -295,7 +295,7 @@ class Search:
     def _same_chunks(
         self, expected: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
     ) -> list[BaseNode] | None:
-        """Return the chunks with the expected ids and hashes; None if a chunk was deleted or changed."""
+        """Return the chunks with the expected ids and hashes; None if any of them was deleted or changed."""
         chunks = {chunk.node_id: chunk for chunk in self._current_chunks([info.node_id for info in expected])}
         if all(
             info.node_id in chunks and info.hash in (None, *self._hashes(chunks[info.node_id]))
@@ -311,9 +311,10 @@ class Search:
         return same if len(same) == len(expected) else None
 
     def _hashes(self, chunk: BaseNode) -> set[str | None]:
-        """Return the hash of a chunk, and the hash that the docstore recorded for it.
+        """Return the hash of a chunk, and the hash that the docstore recorded for the chunk.
 
-        The two may differ after a restart, because a loaded chunk may have another hash than the saved chunk.
+        These hashes may differ after a restart, because a loaded chunk may have another hash than when it was
+        saved.
         """
         return {chunk.hash, self._index.docstore.get_document_hash(chunk.node_id)}
 
@@ -328,7 +329,6 @@ class Search:
         return list(self._index.docstore.get_nodes(current, raise_error=False))
 
     def _chunks_of(self, document: str) -> list[BaseNode]:
-        """Return the current chunks of the document with the id ``document``."""
         if self._store is not None:
             only = MetadataFilters(filters=[MetadataFilter(key="doc_id", value=document)])
             return list(self._store.get_nodes(node_ids=None, filters=only))
@@ -336,7 +336,7 @@ class Search:
         return self._current_chunks([document] if info is None else info.node_ids)
 
     def _admitted_chunks(self, chunks: Iterable[BaseNode]) -> Iterator[bool]:
-        """Yield for each chunk whether the search may return it."""
+        """For each chunk, yield whether the search may return the chunk."""
         filters, documents, names = self.filters, self.doc_ids, self._setting("_node_ids")
         store = getattr(self._index, "vector_store", None)
         listed = set(names) if names else None
@@ -352,7 +352,7 @@ class Search:
 
 
 def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
-    """Whether a document still has all its chunks: every neighbour that a parser recorded is there."""
+    """Whether no chunk is missing: the neighbours that the parser recorded for each chunk are all there."""
     neighbours = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
     return neighbours <= {chunk.node_id for chunk in chunks}
 

@@ -90,7 +90,7 @@ class Effect(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Generate(Effect[list[list[Generation]]]):
-    """Ask the reader for ``sampling.n`` answers to each prompt. The driver returns a list for each prompt.
+    """Ask the reader for ``sampling.n`` answers to each prompt. The driver returns one list for each prompt.
 
     Attributes:
         answer: Whether the text is the method's answer, which a streaming driver may stream.
@@ -229,7 +229,7 @@ class Embed(Effect[NDArray[np.float32]]):
 
 @dataclass(frozen=True, slots=True)
 class Retrieve(Effect[list[Passage]]):
-    """Ask a retriever for passages, best first; with ``k`` None, the retriever chooses the number.
+    """Ask a retriever for passages, best first; if ``k`` is None, the retriever chooses the number.
 
     With ``tier="summaries"``, the retriever of summaries is asked, and otherwise the retriever of passages.
     """
@@ -274,14 +274,15 @@ class Retrieve(Effect[list[Passage]]):
 
 
 CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
-"""Columns of an entailer's probabilities."""
+"""Column numbers in an entailer's array of probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entail(Effect[NDArray[np.float64]]):
-    """Ask the entailer about pairs of statements. The driver answers with probabilities [pairs, 3].
+    """Ask whether one statement entails another. The driver answers with probabilities [pairs, 3].
 
-    The columns are contradiction, neutral and entailment; a row of zeros stands for an unusable reply.
+    Each row is one pair of statements; its columns are contradiction, neutral and entailment. A row of zeros
+    stands for an unusable reply.
     """
 
     pairs: Sequence[Pair]
@@ -322,7 +323,7 @@ Program = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[A]) -> Program[A]:
-    """Yield a request (an effect), and return the answer with its type."""
+    """Yield a request (an effect), and return the request's answer with the right type."""
     answer: A = yield effect
     return answer
 

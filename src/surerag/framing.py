@@ -19,8 +19,8 @@ A text without such lines is not changed at all, and a marked line does not get 
 depends only on the template and the text, so that equal requests, and equal beginnings of requests, remain
 equal.
 
-Not covered: letters of other scripts that only look alike, frames inside a line (a closing XML tag), and
-instructions in a text that do not imitate the frame.
+Three kinds of imitation get no mark: letters of other scripts that look like the frame's letters, parts of a
+frame inside a line (such as a closing XML tag), and instructions that do not imitate the frame.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def as_data(template: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def quote_numbers(text: str) -> str:
-    r"""Mark the lines that begin with a passage number.
+    r"""Mark the lines of a text that begin with a passage number such as ``[2]``.
 
     Example:
         >>> quote_numbers("Ada was born in Velm.\n  [2] Ada was born in Orun.")
@@ -82,7 +82,7 @@ def unquoted(text: str) -> str:
 
 
 def labels(template: str) -> list[str]:
-    r"""Return the beginnings of a template's lines, and the labels and sentences inside the lines.
+    r"""Return the parts of a template that a document could imitate: line beginnings, labels, sentences.
 
     A template is cut at its line ends, slots, colons and ends of sentences. A piece with a letter is a label
     if it ends in a colon, begins a line, or has at least four words. A piece without letters and digits, such
@@ -100,7 +100,7 @@ def labels(template: str) -> list[str]:
 
 
 class _Frame(NamedTuple):
-    """Patterns of lines that imitate a template's lines, and how many characters of a line to compare."""
+    """Patterns of the lines that imitate a template, and how many characters of a line to compare."""
 
     lines: re.Pattern[str]
     labels: re.Pattern[str]
@@ -109,12 +109,12 @@ class _Frame(NamedTuple):
 
 _PLACE = "\0"
 _BRACES = re.compile(r"\{\{|\}\}|(\{[^{}\n]*\})")
-# Full-width marks need no space after them.
+# After full-width punctuation, no space is needed.
 _CUTS = re.compile(rf"{_PLACE}|(?<=[.!?:])\s+|(?<=[\u3002\uff01\uff1f\uff1a])")
 _WORDS = re.compile(r"[^\W_]+")
 _SENTENCE_WORDS, _RULE_SIGNS = 4, 3
 
-# Format characters, and controls that break no line.
+# Invisible characters: format characters, and control characters that do not end a line.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u180e\u200b-\u200f\u202a-\u202e"
     "\u2060-\u206f\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"

@@ -54,7 +54,7 @@ class Template(Protocol):
 
 
 NO_SUMMARY = "no_summary"
-"""Metadata key of a passage that represents a document without a summary in L-RAG's search."""
+"""Metadata key of a passage that stands for a document without a summary, among L-RAG's summaries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ class SamplingParams:
 
 
 ROUNDED_UP = 1e-3
-"""Largest rounding error in log-probabilities and entropies. A log-probability between 0 and this number
-counts as 0; a larger log-probability is an error."""
+"""Largest rounding error that is accepted in log-probabilities and entropies. A log-probability between 0 and
+this number counts as 0; a larger log-probability is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ class EntropyTrace:
         return tuple((low + high) / 2 for low, high in zip(self.lower, self.upper, strict=True))
 
     def check(self) -> None:
-        """Raise LogprobsError if an entropy is negative, or the ends of an interval are exchanged."""
+        """Raise LogprobsError if an entropy is negative, or ``lower`` is greater than ``upper``."""
         for low, high in zip(self.lower, self.upper, strict=True):
             if not -ROUNDED_UP <= low <= high + ROUNDED_UP:
                 raise LogprobsError(
@@ -221,9 +221,11 @@ class TokenTrace:
 
     Attributes:
         tokens: Text of each token. The end token is not among them.
-        logprobs: Natural log of the model's probability (temperature 1, unwarped) of each token.
+        logprobs: Natural log of the model's probability of each token, at temperature 1 and without top-k or
+            top-p filters.
         entropy: Entropy at each step, if the reader knows it.
-        logsumexp: Log-sum-exp of the raw logits at each step, for energy; local readers only.
+        logsumexp: Log-sum-exp of the raw logits at each step, for the measure ``energy``; only local readers
+            know it.
         end_logprob: Natural log of the probability of the end token after these tokens. None if a limit or a
             stop text ended the answer, if the model only scored a given text, or if the server does not list
             the end token.
@@ -337,7 +339,7 @@ class Event:
 
 
 EVENT_SENTENCES: dict[str, str] = {}
-"""For each name of an event, its sentence in a log. Slots of the sentence are fields of the event's data."""
+"""The sentence that a log shows for an event, by the event's name. Slots are fields of the event's data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,8 @@ class PromptTemplate:
 
     Attributes:
         name: Name of the prompt in ``get_prompts`` and ``update_prompts`` of the integrations.
-        text: The template. ``{{`` and ``}}`` are literal braces; ``{passages!plain}`` gives passages without
-            our numbers, one per line.
+        text: The template. ``{{`` and ``}}`` are literal braces; ``{passages!plain}`` gives the passages
+            without passage numbers, one per line.
         source: Paper and section from which the structure is taken.
 
     Raises:
@@ -97,7 +97,7 @@ def _fill(match: re.Match[str], values: dict[str, str]) -> str:
     name = match.group(1)
     if not name:
         return match.group(0)[0]
-    # In numbered passages, an unmarked number at the beginning of a line belongs to the frame.
+    # In numbered passages, format_passages has added each unmarked number at the beginning of a line.
     return _FRAMES_NUMBER.sub("", values[name]) if match.group(2) else values[name]
 
 
@@ -154,7 +154,7 @@ class PromptSet(Mapping[str, Template]):
         return f"PromptSet({', '.join(self._prompts)})"
 
     def replaced(self, changes: Mapping[str, Template | str]) -> PromptSet:
-        """Return a copy in which some prompts are replaced by texts or templates.
+        """Return a copy in which the prompts named in ``changes`` are replaced by texts or templates.
 
         Raises:
             PromptError: If a name is unknown, or a new prompt has other slots than the prompt it replaces.

@@ -274,7 +274,7 @@ def test_refuses_what_is_no_option(part: Any, options: dict[str, Any], message: 
 
 @pytest.mark.parametrize("documents", [{"a": Document(text="Ada.")}, ["Ada."], corpus.index()])
 def test_documents_are_a_list_or_a_store(documents: Any) -> None:
-    with pytest.raises(ConfigurationError, match="documents must be documents or a store of documents"):
+    with pytest.raises(ConfigurationError, match="documents must be a list of documents or a document store"):
         DenseRefinerPostprocessor(FakeReader(), embed_model=HashEmbedding(), documents=documents)
 
 

@@ -1,4 +1,4 @@
-"""Drivers run methods' generators and answer their requests, sync or async, whole or streamed."""
+"""Drivers: functions that run a method's generator and answer its requests, sync or async."""
 
 from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
 from surerag.drivers.running import arun, run

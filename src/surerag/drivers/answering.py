@@ -6,9 +6,9 @@ While the model is busy, further requests form the next batch. So only one threa
 thread ends when it has been idle for a while.
 
 Before a call, the worker waits for further requests until every running method that uses this model is
-waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if
-this is longer. After a wait that ends with only one pending request, the worker calls the model without
-waiting, until two requests are pending at the same time.
+waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if this is
+longer. If such a wait ends with only one pending request, the worker no longer waits before calls. It waits
+again as soon as two requests are pending at the same time.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def service_of(effect: Effect[Any], services: Services) -> Any:
 
 
 def is_merged(service: object) -> bool:
-    """Return whether a service's calls are merged into batches.
+    """Return whether calls of a service are merged into batches.
 
-    They are merged for a local model, and for a retriever with ``retrieve_many``. A reader is local if
-    ``capabilities.local`` is true, an encoder or entailer if its attribute ``local`` is true.
+    Calls are merged for a local model, and for a retriever with ``retrieve_many``. A reader is local if
+    ``capabilities.local`` is true; an encoder or entailer is local if its attribute ``local`` is true.
     """
     capabilities = getattr(service, "capabilities", None)
     if capabilities is not None:
@@ -68,7 +68,7 @@ def answer_effect(effect: Effect[Any], service: Any) -> Any:
 
 
 def close_begun(call: Future[Any]) -> None:
-    """Close the generations that a call began, because nobody will continue them."""
+    """Close all generations that a finished call has begun, because nobody will continue them."""
     if not call.cancelled() and not call.exception():
         with ExitStack() as closing:
             for begun in call.result():
@@ -78,7 +78,7 @@ def close_begun(call: Future[Any]) -> None:
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer several requests to one service in as few calls as possible; equal requests are sent once.
 
-    If a merged call fails, its requests are halved again and again, with a call for each half, until only the
+    If a merged call fails, each half of the requests is sent in a call of its own, and so on, until only the
     requests that cause the failure fail.
 
     Returns:
@@ -95,7 +95,6 @@ def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
 
 
 def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
-    """Answer requests of one type in one call; if the call fails, answer each half in a call of its own."""
     try:
         return (
             parts[0].answer_merged(parts, service) if len(parts) > 1 else [answer_effect(parts[0], service)]
@@ -116,7 +115,7 @@ _LARGEST = 256
 _ENDING_SECONDS = 10.0
 """Longest wait for a running call of a model at the end of the process, in seconds."""
 _IDLE_SECONDS = 5.0
-"""Seconds after which an idle worker ends."""
+"""Time after which an idle worker thread ends, in seconds."""
 
 
 class _QueuedEffect:
@@ -133,14 +132,14 @@ class MergingQueue:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
         self._pending: deque[_QueuedEffect] = deque()
-        # Used without the lock: the garbage collector may close a method in the thread that holds the lock.
+        # No lock guards _programs: the garbage collector may close a method in the thread with the lock.
         self._programs: set[object] = set()
         self._working = False
         self._company = True
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Make the worker wait for requests of a running method; any object, ``token``, represents it."""
+        """Register ``token`` (any object) for a running method, whose requests the worker waits for."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
@@ -148,12 +147,12 @@ class MergingQueue:
         self._programs.discard(token)
 
     def notify(self) -> None:
-        """Wake the worker, so that it sees at once that a method was removed by ``leave``."""
+        """Wake the worker, so that it notices at once that ``leave`` has removed a method."""
         with self._arrival:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Answer a request in a batch with other requests, or raise the service's error for this request."""
+        """Return the answer to a request, sent in a batch with others, or raise the service's error."""
         queued = self._put(effect)
         try:
             return queued.future.result()
@@ -161,7 +160,7 @@ class MergingQueue:
             self._abandon_unless_done(queued)
 
     async def aanswer(self, effect: Effect[Any]) -> Any:
-        """Answer a request without blocking the event loop; see :meth:`answer`."""
+        """Answer a request as :meth:`answer` does, without blocking the event loop."""
         queued = self._put(effect)
         try:
             return await asyncio.wrap_future(queued.future)
@@ -231,7 +230,7 @@ class MergingQueue:
 
 
 class _Running:
-    """Counts running calls. At exit they are stopped and awaited, or else torch would abort the process."""
+    """Counts running model calls; at exit they are stopped and awaited, because torch would abort otherwise."""
 
     ending = False
     calls = 0

@@ -1,4 +1,4 @@
-"""Run many methods' generators at once, in threads or tasks; a local model's queue merges their requests."""
+"""Runs many methods' generators at once; a local model's queue merges requests of all generators."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def iter_many(
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> Iterator[R]:
-    """Yield the results of methods' generators in order, as soon as they are ready, without storing them.
+    """Yield the result of each method's generator, in order, when all earlier results have been yielded.
 
-    At most ``window`` methods run at the same time. Because of the order, a slow method delays the results
-    of later methods; until its result is taken, at most 4 × ``window`` methods are started. Once the
-    iterator is closed, no further method starts.
+    At most ``window`` methods run at the same time. Because of the order, a slow method delays the results of
+    later methods; until the slow method's result is taken, at most 4 × ``window`` methods are started. Once
+    the iterator is closed, no further method starts.
 
     ``on_event`` is called in the methods' threads. ``progress=True`` shows a progress bar on a terminal; a
     callable is called with the number of finished methods and their total (None if unknown). With
@@ -139,7 +139,10 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Makes the queues of local models wait while the next method is being taken from the input."""
+    """Makes the queues of local models wait while the caller's iterable produces the next method.
+
+    So the first request of this method can join the batch that is being gathered.
+    """
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
@@ -160,7 +163,7 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return the running methods if one of them must end before another may start; else an empty list."""
+    """Return the running methods if any of them must end before a further method may start; else nothing."""
     running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running

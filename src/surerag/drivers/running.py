@@ -25,7 +25,8 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
     ``on_event`` is called with every event that the generator emits.
 
     Raises:
-        Exception: Any exception of the generator. A service's failure is first raised inside the generator.
+        Exception: Any exception that the generator raises. A service's failure is first raised inside the
+            generator.
     """
     return run_blocking(drive(Session(program, services, on_event), BLOCKING))
 
@@ -61,7 +62,7 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 
 async def close(session: Session[Any], calls: Blocking) -> None:
-    """Close a session and its unfinished generations; a failure to close one of them is logged."""
+    """Close a session and its unfinished generations; if a generation cannot be closed, log a warning."""
     unfinished = session.close()
 
     async def close_all() -> None:
@@ -77,7 +78,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
-    """Answer a request in a batch with others, by a direct call, by an async method, or in a thread."""
+    """Answer a request: in a batch with others, by a direct call, by an async method, or in a thread."""
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
@@ -100,10 +101,10 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
 
 
 async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
-    """Call a service without async methods, in a thread and in a copy of the session's context.
+    """Call a service that has no async methods: in a thread, and in a copy of the session's context.
 
-    If the task is cancelled while the thread still runs, the generator is closed in the session's own
-    context. Two threads cannot enter one context at the same time, so the thread needs the copy.
+    The thread needs a copy, because two threads cannot enter one context at the same time: if the task is
+    cancelled while the thread still runs, the session's generator is closed in the session's own context.
     """
     cancelled = threading.Event()
 

@@ -1,4 +1,4 @@
-"""One running method: its generator, context, listener and usage, and its unfinished generations."""
+"""Holds one running method: its generator, context, listener, usage, and unfinished generations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
-    """Runs a method's generator stepwise, counts its usage, and tracks unfinished generations.
+    """Runs a method's generator stepwise, counts model calls and tokens, and tracks unfinished generations.
 
     The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
     Every step runs in the copy, in any thread. Until the session is closed, the queues of local models wait
@@ -79,7 +79,7 @@ class Session(Generic[R]):
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Send an answer to the method's generator, or raise a failure in it; run to the next request."""
+        """Send an answer (or raise a failure) inside the method's generator, and run to its next request."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))
@@ -119,7 +119,7 @@ class Session(Generic[R]):
         level = logging.WARNING if event.warning else logging.DEBUG
         if logger.isEnabledFor(level):
             failure, self._failure = (self._failure, None) if event.warning else (None, self._failure)
-            # Only the log has the error's full text with the address and advice; users do not see it.
+            # Only the log shows the error's full text, with the server's address and advice for operators.
             cause = "" if failure is None else f"; {described(failure)}"
             hidden = () if logger.isEnabledFor(logging.DEBUG) else _USERS_WORDS
             data = {name: value for name, value in event.data.items() if name not in hidden}
@@ -155,8 +155,8 @@ def _report(result: Result) -> None:
 def decision_record(result: Result) -> dict[str, str | float | None]:
     """Return a method's decision and cost as JSON values; the only text is the method's name.
 
-    The numbers and booleans are those of the result and of its ``decision`` if it has one. A number that is
-    not finite becomes None.
+    The numbers and booleans are those of the result and, if the result has one, of its ``decision``. A number
+    that is not finite becomes None.
     """
     decision = getattr(result, "decision", result)
     to_dict = getattr(decision, "to_dict", None)
@@ -178,7 +178,7 @@ def decision_record(result: Result) -> dict[str, str | float | None]:
 
 
 _USERS_WORDS = ("question", "query", "reply", "answer", "answers", "original_answer")
-"""Keys of event data that only a log at the level DEBUG shows."""
+"""Keys of event data that are logged only at the level DEBUG, because their values are users' words."""
 _EXCERPT = 120
 """Maximum number of characters of a question or reply in a log."""
 

@@ -1,7 +1,7 @@
 """Run one method's generator and stream its answer.
 
 A streaming driver runs the generator up to the request for the method's answer. The method makes its
-decisions before this request. So ``events`` of the stream has the decisions before any text is read.
+decisions before this request, so the stream's ``events`` hold these decisions before any text is read.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return name and arguments of the method that streams the answer to a request; empty if none does."""
+    """Return name and arguments of the reader's method that streams the answer; empty if none does."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling
@@ -216,6 +216,7 @@ def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
 def _answered(effect: Effect[Any], generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
-            "the reader's stream ended without its generation", hint="the last chunk must hold the generation"
+            "the reader's stream ended without a Generation",
+            hint="let the reader's last Chunk hold the Generation, the whole answer",
         )
     return [[generation]] if isinstance(effect, Generate) else generation
