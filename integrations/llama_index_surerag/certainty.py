@@ -79,7 +79,7 @@ def with_certainty(
     ``output["certainty"]`` of an agent. If the answer is streamed, the certainty is there after the stream
     has been read. The certainty is also reported in three other places: in a ``MethodEvent`` with the name
     ``"surerag.certainty"``, as tags ``surerag.certainty.…`` of LlamaIndex's spans that return the answer, and
-    as attributes with the same names of the open OpenTelemetry span.
+    as attributes (with the same names) of the open OpenTelemetry span.
 
     The returned LLM is a copy, not a wrapper, with the fields ``logprobs`` and ``top_logprobs`` set. The
     function also adds handlers to LlamaIndex's instrumentation of this process. Servers may reject
@@ -184,7 +184,7 @@ class _Selecting(Shareable):
             )
         if policy is not None and policy.threshold == -math.inf:
             warnings.warn(
-                f"no answer will be shown: {policy.guarantee}",
+                f"with this policy, no answer will be shown: {policy.guarantee}",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -275,7 +275,7 @@ class _Selecting(Shareable):
         return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
-        """Raise a ConfigurationError if another model wrote this answer than the first answer."""
+        """Raise a ConfigurationError if the first answer came from another model than this answer."""
         reader = certainty.scope.get("reader", "")
         self._reader = self._reader or reader
         if reader and reader != self._reader:

@@ -49,7 +49,7 @@ class _Pickler(pickle.Pickler):
         # A value such as a named tuple has no separate state.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):
             return NotImplemented
-        # __getstate__ of LlamaIndex's components removes fields that cannot be pickled from the component.
+        # A copy, because __getstate__ of LlamaIndex's components deletes fields that cannot be pickled.
         state = (copy(value) if isinstance(value, BaseComponent) else value).__getstate__()
         return copyreg.__newobj__, (own,), _without_keys(state)  # type: ignore[attr-defined]  # of copyreg
 

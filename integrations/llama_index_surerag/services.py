@@ -164,7 +164,7 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services for one query: their retriever searches with ``bundle``."""
+    """Return the services for one query, with a retriever that searches with ``bundle``."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
@@ -221,7 +221,7 @@ class InnerRetriever(Shareable, BaseRetriever):
 class _IndexRetriever(InnerRetriever):
     """Searches the current nodes of an index with a new LlamaIndex retriever for each query.
 
-    An older LlamaIndex retriever would find only nodes that were in the index when the retriever was made.
+    A LlamaIndex retriever finds no nodes that were added to the index after the retriever was made.
     """
 
     def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:

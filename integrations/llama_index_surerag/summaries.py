@@ -240,7 +240,7 @@ class _SummaryOrigin:
         return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
     def reusable_summary(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return the summary that ``index`` has of this text; None if the text or the model has changed."""
+        """Return this text's summary if ``index`` has it, and text and model have not changed; else None."""
         node = index.docstore.get_document(self.id, raise_error=False)
         if not isinstance(node, TextNode) or _contents(node.relationships) != _contents(self.relationships):
             return None
@@ -248,7 +248,7 @@ class _SummaryOrigin:
 
 
 def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
-    """Return what a summary was made from and by: the document, the hashes of its chunks, and the model.
+    """Return what identifies a summary: the document, the hashes of the chunks, and the model.
 
     The ids of chunks are left out, because chunks get new ids if an index is built again.
     """
@@ -359,7 +359,7 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Replace the summaries of the documents with the ids ``documents`` by summaries of the ``nodes``."""
+    """Replace the summaries of the documents with the ids ``documents`` by summaries of ``nodes``."""
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarize(parts))

@@ -109,7 +109,7 @@ _ALSO_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINode
 
 
 def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
-    """Return the reason if surerag cannot know which nodes a search excludes; else an empty text."""
+    """If surerag cannot know which nodes a search excludes, return the reason; else an empty text."""
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
@@ -132,7 +132,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return the reason if surerag cannot know which nodes filters exclude; else an empty text."""
+    """If surerag cannot know which nodes filters exclude, return the reason; else an empty text."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for item in filters.filters:
@@ -169,9 +169,9 @@ def _has_own_methods(value: Any) -> bool:
 def use_for_summaries(postprocessor: BaseNodePostprocessor) -> Literal["apply", "skip", "unknown"]:
     """Return whether a postprocessor of chunks must also be applied to summaries.
 
-    ``"apply"``: The postprocessor drops nodes with low scores, or masks personal data. ``"skip"``: The
-    postprocessor hides nothing; it ranks nodes, selects nodes by relevance or adds neighbours. ``"unknown"``:
-    The class is unknown, so the postprocessor might hide or mask nodes.
+    ``"apply"``: The postprocessor drops nodes with low scores, or masks personal data.
+    ``"skip"``: The postprocessor only ranks nodes, selects nodes by relevance or adds neighbours.
+    ``"unknown"``: The class is unknown, so the postprocessor might hide or mask nodes.
     """
     kind: Any = type(postprocessor)
     if kind in _ALSO_FOR_SUMMARIES:
@@ -242,7 +242,7 @@ class Search:
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return the reason if surerag cannot know which nodes the search excludes; else an empty text."""
+        """If surerag cannot know which nodes the search excludes, return the reason; else an empty text."""
         return reason_unknown(self._source)
 
     def permission_for(self, summary: BaseNode) -> Literal["allowed", "denied", "outdated"]:

@@ -323,7 +323,7 @@ Program = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[A]) -> Program[A]:
-    """Yield a request (an effect), and return the request's answer with the right type."""
+    """Yield a request (an effect), and return the answer with the type that the request declares."""
     answer: A = yield effect
     return answer
 

@@ -82,7 +82,7 @@ def unquoted(text: str) -> str:
 
 
 def labels(template: str) -> list[str]:
-    r"""Return the parts of a template that a document could imitate: line beginnings, labels, sentences.
+    r"""Return the labels of a template: the parts of its lines that a document could imitate.
 
     A template is cut at its line ends, slots, colons and ends of sentences. A piece with a letter is a label
     if it ends in a colon, begins a line, or has at least four words. A piece without letters and digits, such

@@ -132,7 +132,8 @@ class MergingQueue:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
         self._pending: deque[_QueuedEffect] = deque()
-        # No lock guards _programs: the garbage collector may close a method in the thread with the lock.
+        # _programs is used without the lock, because the garbage collector may close a method in the
+        # thread that holds the lock.
         self._programs: set[object] = set()
         self._working = False
         self._company = True
@@ -230,7 +231,7 @@ class MergingQueue:
 
 
 class _Running:
-    """Counts running model calls; at exit they are stopped and awaited, because torch would abort otherwise."""
+    """Counts running model calls. At exit, they are stopped and awaited, or else torch would abort."""
 
     ending = False
     calls = 0

@@ -79,7 +79,7 @@ class Session(Generic[R]):
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Send an answer (or raise a failure) inside the method's generator, and run to its next request."""
+        """Give the generator an answer, or raise a failure inside the generator; run to its next request."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))
