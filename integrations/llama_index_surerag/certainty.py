@@ -177,7 +177,7 @@ class _Selecting(Shareable):
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
                 "the policy does not say by which measure it was calibrated; if it was calibrated on a "
-                "gate's score, the guarantee does not hold. Calibrate with rows from "
+                "gate's score, the policy's guarantee does not hold. Calibrate with rows from "
                 "CalibrationRow.of(certainty_in(response), score)",
                 CalibrationWarning,
                 stacklevel=3,
@@ -411,7 +411,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
         self._set_up(engine, policy, abstention, second_opinion)
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
-        """Answer a message, or abstain."""
+        """Return the inner engine's answer to a message, or the abstention."""
         return _as_chat(*run_blocking(self._selected((message, chat_history), "")))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
@@ -421,7 +421,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
     def stream_chat(
         self, message: str, chat_history: list[ChatMessage] | None = None
     ) -> StreamingAgentChatResponse:
-        """Answer a message, or abstain, in a stream of one piece."""
+        """Return the inner engine's answer, or the abstention, as a stream of one piece."""
         whole = self.chat(message, chat_history)
         return _as_stream(whole, chat_stream=_message(whole.response))
 

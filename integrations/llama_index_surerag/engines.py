@@ -298,7 +298,8 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         metadata, nodes = self._decision_metadata(answer.announced), self._nodes(answer.announced)
 
         def end(result: Any) -> None:
-            # After an empty first answer, the engine has searched and answered again, so all this is new.
+            # If the first answer was empty, the engine has searched and answered again. So the decision and
+            # the nodes may have changed.
             metadata.update({**self._decision_metadata(result), **self._final_metadata(result)})
             nodes[:] = self._nodes(result)
 
@@ -429,7 +430,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
             applied = with_callbacks(callback_manager, "node_postprocessors", node_postprocessors)
-            # surerag's own postprocessors call the LLM; for summaries, they would call it at every query.
+            # surerag's own postprocessors are left out: they would call the LLM for summaries at each query.
             applied = [item for item in applied if not isinstance(item, MethodPostprocessor)]
         else:
             applied = with_callbacks(callback_manager, "summary_postprocessors", summary_postprocessors)

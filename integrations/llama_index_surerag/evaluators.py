@@ -1,4 +1,4 @@
-"""ΔSePer and DSE (DENSE-RAG) as LlamaIndex evaluators; a failed item becomes an invalid result."""
+"""LlamaIndex evaluators that measure ΔSePer (how much contexts help) and DSE (of DENSE-RAG)."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     def evaluate(
         self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Measure one item, in the caller's thread.
+        """Measure one item (a question with its contexts), in the caller's thread.
 
         Args:
             query: The question.

@@ -85,7 +85,8 @@ def streamed_to(ctx: Context) -> Iterator[None]:
     """Write the events of all methods in a ``with`` block to a workflow's stream, as ``MethodStreamEvent``.
 
     Args:
-        ctx: The context of a workflow step or of an agent's tool, which may be async or blocking.
+        ctx: The context that a workflow's step or an agent's tool receives. Step and tool may be async or
+            blocking.
 
     Raises:
         ConfigurationError: If no workflow runs with this context.

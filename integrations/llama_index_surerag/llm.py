@@ -271,8 +271,8 @@ class LLMReader(Shareable, ClientReader):
         if overriding:
             warnings.warn(
                 f"{type(self.llm).__name__} was built with settings that override the settings of a method: "
-                f"{', '.join(overriding)}. Answers may be too long or cut off, entropies less exact, and "
-                "samples all equal. Build the LLM without these settings",
+                f"{', '.join(overriding)}. So answers may be too long or cut off, entropies less exact, "
+                "and all samples equal. Build the LLM without these settings",
                 stacklevel=4,
             )
 
@@ -547,8 +547,8 @@ def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
             return item
     if rest.strip():
         raise LogprobsError(
-            "expected a token in response.logprobs with which the rest of the answer begins, "
-            f"found none; the rest is {rest[:40]!r}"
+            "expected the rest of the answer to begin with a token in response.logprobs, "
+            f"but no token fits; the rest is {rest[:40]!r}"
         )
     return None
 

@@ -198,7 +198,9 @@ def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
     try:
         return policy.assess(certainty)
     except ConfigurationError as error:
-        warnings.warn(f"the policy cannot estimate the probability: {error}", stacklevel=2)
+        warnings.warn(
+            f"the policy cannot estimate the probability that the answer is right: {error}", stacklevel=2
+        )
         reason = "the policy was calibrated for another reader or other settings"
         return replace(certainty, probability=None, reason=reason)
 
@@ -480,7 +482,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
                 _note_unreported(span, result)
             else:
                 _note_answer(span, id_, result)
-        except Exception:  # LlamaIndex would ignore the error silently
+        except Exception:  # otherwise LlamaIndex would ignore the error silently
             logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
@@ -512,7 +514,7 @@ class _Events(BaseEventHandler):
     def handle(self, event: BaseEvent, **_: Any) -> None:
         try:
             self._take(event)
-        except Exception:  # LlamaIndex would ignore the error silently
+        except Exception:  # otherwise LlamaIndex would ignore the error silently
             logger.exception("certainty.failed")
 
     def _take(self, event: BaseEvent) -> None:

@@ -51,8 +51,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     """First part of the names of the method's events."""
 
     llm: Service[LLM | Reader | None] = None
-    """A LlamaIndex LLM or a reader of surerag; if None, ``Settings.llm``. Log-probabilities are not needed.
-    """
+    """LlamaIndex LLM or surerag reader, also without log-probabilities; if None, ``Settings.llm``."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -222,8 +221,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     METHOD = "dense_refiner"
 
     entailer: Service[Judge] = None
-    """Judges whether two answers mean the same: an entailer of surerag or a prompted LLM; if None, ``llm``.
-    """
+    """Judges whether two answers mean the same: a surerag entailer, or a prompted LLM (``llm`` if None)."""
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """Embeds the nodes that have no embedding; ``Settings.embed_model`` if None."""

@@ -147,7 +147,7 @@ class NestedPrompts(PromptMixin):
 
 
 class WithPrompts(Options, PromptMixin):
-    """Base class of components with a method's options as fields; prompts may be LlamaIndex templates."""
+    """Base class of components whose fields are a method's options; prompts may be LlamaIndex templates."""
 
     _core: Any = PrivateAttr()
 
@@ -200,7 +200,7 @@ def plain_text(prompt: Prompt) -> str:
 
 
 def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """Convert LlamaIndex messages to surerag messages with text only; unknown roles become ``"user"``."""
+    """Convert LlamaIndex messages to surerag messages, which hold only text; unknown roles become users."""
     roles = {"system": "system", "developer": "system", "assistant": "assistant"}
     return tuple(
         Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles

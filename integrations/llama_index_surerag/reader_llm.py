@@ -1,4 +1,4 @@
-"""Wraps a reader (surerag's interface to a model) as a LlamaIndex LLM with log-probabilities."""
+"""Wraps a reader (surerag's interface to a model) as a LlamaIndex LLM that returns log-probabilities."""
 
 from __future__ import annotations
 

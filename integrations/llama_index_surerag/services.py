@@ -47,7 +47,7 @@ class EmbeddingEncoder(Shareable):
 
     @property
     def name(self) -> str:
-        """Name of the model."""
+        """Name of the embedding model."""
         name = self._model.model_name
         return name if name != "unknown" else self._model.class_name()
 
@@ -56,7 +56,7 @@ class EmbeddingEncoder(Shareable):
         return Settings.embed_model if self._own_model is None else self._own_model
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions].
+        """Return L2-normalised vectors [texts, dimensions] of queries or documents, as ``kind`` says.
 
         Raises:
             ServiceError: If the model fails, or returns a vector of zeros.

@@ -112,7 +112,7 @@ class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
         summarize: How to summarize, as for :func:`summary_nodes`.
 
     Raises:
-        ConfigurationError: If ``summarize`` is of another type.
+        ConfigurationError: If ``summarize`` has a wrong type.
     """
 
     summarize: Service[Any] = 2
@@ -158,7 +158,7 @@ def summary_index(
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
-        ConfigurationError: If the folder holds other files.
+        ConfigurationError: If the folder holds files that are not summaries.
     """
     check_kind(BaseEmbedding | str | None, "an embedding model, or its name", embed_model=embed_model)
     check_kind(str | os.PathLike | None, "a folder", persist_dir=persist_dir)
@@ -369,7 +369,7 @@ class _Folder:
     """A folder that holds an index of summaries and no other files.
 
     Raises:
-        ConfigurationError: If the folder holds other files.
+        ConfigurationError: If the folder holds files that are not summaries.
     """
 
     def __init__(self, path: Path) -> None:
@@ -392,7 +392,7 @@ class _Folder:
         index: Any = load_index_from_storage(stored, index_id=_INDEX_ID, embed_model=embed_model)
         ids = [index.docstore.docs, index.index_struct.nodes_dict, index.vector_store.data.embedding_dict]
         if any(item.keys() != ids[0].keys() for item in ids):
-            # Another process is writing the files, or was stopped before it had written all files.
+            # If ids differ, another process is writing the files, or was stopped before it had written all.
             return _embed_again(index, embed_model)
         return index  # type: ignore[no-any-return]  # a VectorStoreIndex was saved
 

@@ -34,8 +34,8 @@ from surerag.readers import in_thread
 
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _REMEDIES = (
-    "pass summaries=RETRIEVER, your own retriever of summaries, which returns only summaries that its user "
-    "may see; or, if everybody may see every summary, pass summaries_are_public=True"
+    "pass your own retriever of summaries (summaries=RETRIEVER), which must return only summaries that the "
+    "current user may see; or, if everybody may see every summary, pass summaries_are_public=True"
 )
 
 

@@ -302,7 +302,7 @@ class Search:
             for info in expected
         ):
             return list(chunks.values())
-        # If an index is built again, its chunks get new ids, but have the same hashes.
+        # If an index is built again, its chunks get new ids, but keep their hashes.
         current = [] if document is None else self._chunks_of(document.node_id)
         matching = [
             next((chunk for chunk in current if info.hash in self._hashes(chunk)), None) for info in expected

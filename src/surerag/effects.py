@@ -163,7 +163,7 @@ class StartGeneration(Effect["list[BegunGeneration]"]):
 
 @dataclass(frozen=True, slots=True)
 class ContinueGeneration(Effect[Generation]):
-    """Continue a begun generation from its cache. The driver answers with the whole generation."""
+    """Continue a begun generation where it stopped. The driver answers with the whole generation."""
 
     begun: BegunGeneration
     answer: bool = False
@@ -202,7 +202,7 @@ class CancelGeneration(Effect[None]):
         return self.begun
 
     def usage(self, answer: None) -> Usage:
-        """Return the tokens that were generated so far."""
+        """Return the number of tokens that the closed generation had generated."""
         return _completions([self.begun.partial])
 
 
@@ -306,7 +306,7 @@ class Entail(Effect[NDArray[np.float64]]):
 
 @dataclass(frozen=True, slots=True)
 class ReturnAnswer(Effect[Generation]):
-    """Return a finished answer without a service; a streaming driver yields it as a single piece."""
+    """Return a finished answer without calling a service; a streaming driver yields one piece."""
 
     generation: Generation
 

@@ -99,7 +99,7 @@ class Passage:
 
 
 class Pair(NamedTuple):
-    """Two statements, or two answers to a question, for an entailer: does the first entail the second?"""
+    """Two statements, or two answers to ``question``; an entailer judges if the first entails the second."""
 
     premise: str
     hypothesis: str
@@ -119,7 +119,7 @@ to return log-probabilities, this is an error, except with ``optional…``."""
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """Settings of generation.
+    """Settings with which a model generates answers.
 
     Attributes:
         n: Number of independent samples for each prompt.
@@ -249,7 +249,7 @@ class TokenTrace:
         for column in columns:
             if len(column) != len(self.tokens):
                 raise LogprobsError(
-                    f"a trace of {len(self.tokens)} tokens has {len(column)} values",
+                    f"expected {len(self.tokens)} values in a trace, one for each token, got {len(column)}",
                     hint="give every token its log-probability and its entropy",
                 )
         if self.end_logprob is not None:
@@ -344,7 +344,7 @@ EVENT_SENTENCES: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls and tokens of one question, or of a reader so far.
+    """Numbers of model calls and tokens, for one question or for all calls of a reader so far.
 
     Attributes:
         requests: Calls of models: answers generated, and pairs judged by an entailer.
@@ -375,6 +375,6 @@ class Usage:
 
 @dataclass(frozen=True)
 class Result:
-    """Base of all results, with the calls, tokens and seconds of the question, which the driver fills in."""
+    """Base class of all results. The driver fills in the calls, tokens and seconds of the question."""
 
     usage: Usage = field(default=Usage(), kw_only=True, compare=False)

@@ -178,7 +178,8 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
     r"""Read prompts from a TOML file with a table for each method and an entry for each prompt.
 
     Returns:
-        Texts by method and name, for the option ``prompts``, which checks names and slots.
+        For each method, the texts by the names of the prompts. Pass a method's texts as the option
+            ``prompts``, which checks names and slots.
 
     Raises:
         PromptError: If the file cannot be read, or contains anything but tables of texts.

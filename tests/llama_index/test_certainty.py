@@ -300,7 +300,7 @@ def test_a_policy_tells_how_probably_an_answer_is_right(server: FakeOpenAI) -> N
     others: dict[str, dict[str, str]] = {name: {name: "other"} for name in ("reader", "settings", "prompt")}
     for scope in others.values():
         engine = index().as_query_engine(llm=with_certainty(like(server), policy(**scope)))
-        with pytest.warns(UserWarning, match="cannot estimate the probability: .*'other'"):
+        with pytest.warns(UserWarning, match="cannot estimate the probability that .*'other'"):
             certainty = certainty_in(engine.query(QUESTION))
         assert (certainty.probability, certainty.uncertainty) == (None, pytest.approx(ENTROPY))
         assert "calibrated for another reader" in certainty.reason

@@ -41,7 +41,7 @@ async def arun(program: Program[R], services: Services, *, on_event: Listener | 
 
 
 async def drive(session: Session[R], calls: Blocking) -> R:
-    """Run a session to its end; close its unfinished generations even after an error or a cancellation."""
+    """Run a session to its end, and then, even after an error, close the session's unfinished generations."""
     try:
         session.start()
         while session.effect is not None:
@@ -54,7 +54,7 @@ async def drive(session: Session[R], calls: Blocking) -> R:
 async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
     """Return the answer to the session's current request, or :class:`Failed`."""
     if session.effect is None:
-        raise RuntimeError("the method's generator has ended")
+        raise RuntimeError("the method's generator has ended, so it has no further request")
     try:
         return await _answer(session, session.effect, calls)
     except Exception as error:

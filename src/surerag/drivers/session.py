@@ -88,7 +88,7 @@ class Session(Generic[R]):
             self._step(lambda: self._program.send(outcome))
 
     def close(self) -> tuple[BegunGeneration, ...]:
-        """Close the generator, and return its unfinished generations, which the driver must close."""
+        """Close the generator, and return the unfinished generations, which the driver must close."""
         self.closed = True
         for queue in self._queues:
             queue.leave(self._token)

@@ -108,7 +108,7 @@ class _Work(Generic[R]):
 
 
 class _Streamed(Generic[R]):
-    """Base of streams: the events so far, and the result at the end.
+    """Base class of streams, with the events so far and, at the end, the result.
 
     The method's generator holds no reference to the stream. So a dropped stream is freed and closed at once.
     """
@@ -131,7 +131,7 @@ class _Streamed(Generic[R]):
 
 
 class AnswerStream(_Streamed[R]):
-    """A stream of an answer's pieces; ``result`` is set after the last piece. It can be iterated once."""
+    """A stream of an answer's pieces, to iterate once; ``result`` is set after the last piece."""
 
     def __iter__(self) -> Self:
         return self
