@@ -193,7 +193,6 @@ class _Selecting(Shareable):
         self._check_engine()
 
     def _prompts_now(self) -> str:
-        """Return a hash of the engine's prompts; empty for chat engines, whose prompts cannot be read."""
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
@@ -249,7 +248,6 @@ class _Selecting(Shareable):
         return response, response is not returned, selected
 
     async def _correct_memory(self, answer: str, prefix: str) -> None:
-        """Put the abstention in place of a withheld answer in a chat engine's memory."""
         memory = getattr(self._engine, "_memory", None)
         if not isinstance(memory, BaseMemory):
             return
@@ -261,7 +259,6 @@ class _Selecting(Shareable):
     async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
-        """Ask for a second opinion on the answer of the last LLM call, and return the certainty."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
@@ -275,7 +272,6 @@ class _Selecting(Shareable):
         return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
-        """Raise a ConfigurationError if the first answer came from another model than this answer."""
         reader = certainty.scope.get("reader", "")
         self._reader = self._reader or reader
         if reader and reader != self._reader:
@@ -297,7 +293,6 @@ def _measured(response: Any) -> Certainty:
 
 
 def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
-    """Query a query engine, or send a message and its chat history (or None) to a chat engine."""
     if isinstance(engine, BaseQueryEngine):
         return getattr(engine, f"{prefix}query")(question)
     message = question.query_str if isinstance(question, QueryBundle) else question[0]

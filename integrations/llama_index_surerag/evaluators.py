@@ -123,11 +123,6 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
 
 def _check_item(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
-    """Return the question, and the contexts that are not blank.
-
-    Raises:
-        InputError: If ``query`` is not a text, or ``contexts`` is not a list of texts, or has no text.
-    """
     if not isinstance(query, str):
         raise InputError(f"query must be a text, got {type(query).__name__}", hint="pass query=…")
     if isinstance(contexts, str) or not all(isinstance(text, str) for text in contexts or ()):

@@ -382,7 +382,6 @@ class LLMReader(Shareable, ClientReader):
         return rows
 
     async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
-        """Call the LLM's method ``chat`` or ``complete``, with the prefix ``kind`` (``stream_`` or empty)."""
         own_keywords = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
             own_keywords[self._limit_name] = keywords["max_tokens"]
@@ -440,7 +439,6 @@ async def _close(stream: Any) -> None:
 
 
 def _inner_streams(stream: Any) -> list[Any]:
-    """Return the generators that a generator reads from."""
     referents = gc.get_referents(stream) if isgenerator(stream) or isasyncgen(stream) else []
     referents += [cell.cell_contents for cell in referents if isinstance(cell, CellType)]
     # A stream of OpenAI's client is no generator, but holds the generator that it reads from.
@@ -524,7 +522,6 @@ def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
 
 
 def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[Mapping[str, Any]]:
-    """Convert log-probabilities of Gemini, or LlamaIndex's ``response.logprobs``, to OpenAI's form."""
     if result := raw.get("logprobs_result"):
         return entries_of(result)
     entries, rest = list[Mapping[str, Any]](), text.lstrip()
@@ -540,7 +537,6 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
 
 
 def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
-    """Return the first listed token with which the text ``rest`` begins; None if ``rest`` is blank."""
     for item in listed:
         token = item.token.lstrip() if first else item.token
         if token and rest.startswith(token):

@@ -319,7 +319,6 @@ class Call(Source):
         return certainty_of(trace, measure=measure, is_cut=is_cut, scope=self.scope)
 
     def _answer(self, parts: Sequence[ReplyPart]) -> tuple[str, bool]:
-        """Return the whole text that the LLM wrote, and whether this text was cut off."""
         if self._generation is not None:
             return self._generation.text, self._generation.is_cut
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
@@ -451,8 +450,6 @@ def _writes(instance: object) -> bool:
 
 
 class _Spans(BaseSpanHandler[BaseSpan]):
-    """Span handler that records the open spans, and adds the certainty to responses that spans return."""
-
     @classmethod
     def class_name(cls) -> str:
         return "SureragCertaintySpans"
@@ -505,8 +502,6 @@ _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
 
 
 class _Events(BaseEventHandler):
-    """Event handler that collects the responses of LLMs, complete or in pieces."""
-
     @classmethod
     def class_name(cls) -> str:
         return "SureragCertaintyEvents"
@@ -579,7 +574,6 @@ def noted_calls() -> Iterator[list[Call]]:
 
 
 def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
-    """Return how many alternatives for each token a call requests; None if the number is unknown."""
     default = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
     top = keywords.get("top_logprobs", default)
     return top if isinstance(top, int) else None
@@ -634,7 +628,6 @@ def _measure_complete(span: _Span, span_id: str, answer: Answer) -> None:
 
 
 def _measure(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
-    """Add the certainty to an answer that has none yet, and report the certainty."""
     is_measured = KEY in answer.values
     if not is_measured or _NOTED.get() is not None:
         certainty, wishes = span.certainty(answer.text)
@@ -645,7 +638,6 @@ def _measure(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
 
 
 def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
-    """Wrap a response's stream, so that the metadata get the certainty when the stream has been read."""
     answer = _STREAMS.get(response.response_gen)
     if not isinstance(answer, Answer):
         answer = Answer(_metadata_of(response))

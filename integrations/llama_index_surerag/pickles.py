@@ -27,8 +27,6 @@ _OWN_PACKAGES = {"llama_index", "llama_index_surerag", "surerag"}
 
 
 class _Pickler(pickle.Pickler):
-    """A pickler that omits the API keys in objects of LlamaIndex and surerag."""
-
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type):
             return NotImplemented

@@ -288,7 +288,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
 
     def _documents_of(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
-        """Return the documents that nodes were cut from, each once; warn about missing documents."""
         if self.documents is None:
             return []
         names = list(dict.fromkeys(node.node.ref_doc_id or node.node.node_id for node in nodes))

@@ -79,7 +79,6 @@ class TemplatePrompt:
 
 
 def _frame(template: BasePromptTemplate) -> str:
-    """Return a template's text in surerag's format: slots in single braces, and no Jinja tags."""
     text = template.get_template()
     if isinstance(template, RichPromptTemplate):
         text = re.sub(r"{%.*?%}", "\n", text, flags=re.DOTALL)

@@ -218,7 +218,6 @@ class _SummaryOrigin:
 
     @property
     def relationships(self) -> dict[NodeRelationship, Any]:
-        """Relationships of the summary node: the document, the chunks, and the name of the model."""
         made = {"summarized_by": self.maker} if self.maker else {}
         if len(self.chunks) == 1 and isinstance(self.chunks[0], Document):
             whole = RelatedNodeInfo(node_id=self.document, hash=self.chunks[0].hash, metadata=made)
@@ -257,7 +256,6 @@ def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
 
 
 def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_SummaryOrigin]:
-    """Group nodes by document and metadata, and return the groups that have text."""
     grouped: dict[str, dict[str, list[BaseNode]]] = {}
     maker = _model_name(summarize)
     for node in nodes:
@@ -377,7 +375,6 @@ class _Folder:
         self.has_summaries = self._check()
 
     def load(self, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-        """Return the index in the folder, or an empty index."""
         if not self.has_summaries:
             empty = VectorStoreIndex([], embed_model=embed_model)
             empty.set_index_id(_INDEX_ID)
@@ -428,7 +425,6 @@ def _indices_in(folder: Path) -> list[str]:
 
 
 def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    """Return a new index with the same summaries, embedded by ``embed_model``."""
     new_index = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
     new_index.set_index_id(_INDEX_ID)
     return new_index

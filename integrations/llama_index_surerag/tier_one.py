@@ -125,7 +125,6 @@ def _updated_retriever(
 
 
 def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[Any]) -> None:
-    """Raise a ConfigurationError if an index cannot hold summaries or apply the search's filters."""
     searched = source if isinstance(source, BaseIndex) else getattr(source, "_index", None)
     if isinstance(summaries, DocumentSummaryIndex):
         raise ConfigurationError(
@@ -261,7 +260,6 @@ class _IndexSummaries(InnerRetriever):
         self.__dict__.update(state, _lock=Lock())
 
     def _update_summaries(self) -> None:
-        """Update the summaries of documents whose nodes were added, changed or deleted."""
         ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
             return

@@ -319,7 +319,6 @@ class Search:
         return {chunk.hash, self._index.docstore.get_document_hash(chunk.node_id)}
 
     def _current_chunks(self, names: Collection[str]) -> list[BaseNode]:
-        """Return the chunks with the ids ``names``, without chunks that are no longer in the index."""
         if not names:
             return []
         if self._store is not None:
@@ -336,7 +335,6 @@ class Search:
         return self._current_chunks([document] if info is None else info.node_ids)
 
     def _admitted_chunks(self, chunks: Iterable[BaseNode]) -> Iterator[bool]:
-        """For each chunk, yield whether the search may return the chunk."""
         filters, documents, names = self.filters, self.doc_ids, self._setting("_node_ids")
         store = getattr(self._index, "vector_store", None)
         listed = set(names) if names else None

@@ -163,7 +163,6 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return the running methods if any of them must end before a further method may start; else nothing."""
     running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running

@@ -78,7 +78,6 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
-    """Answer a request: in a batch with others, by a direct call, by an async method, or in a thread."""
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):

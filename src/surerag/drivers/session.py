@@ -137,7 +137,6 @@ class Session(Generic[R]):
 
 
 def _report(result: Result) -> None:
-    """Log a method's decision, and add it to the current OpenTelemetry span if OpenTelemetry is loaded."""
     telemetry: Any = sys.modules.get("opentelemetry.trace")
     if telemetry is None and not logger.isEnabledFor(logging.INFO):
         return

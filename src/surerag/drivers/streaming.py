@@ -62,7 +62,6 @@ class _Work(Generic[R]):
         return piece
 
     async def _run_to_answer(self) -> Effect[Any] | None:
-        """Return the request for the method's final answer; None if the method has ended or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
             if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
