@@ -73,8 +73,6 @@ Language = Annotated[
 
 
 def _readable_path(check: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Wrap a check of a path, so that an OSError of the check becomes a ConfigurationError."""
-
     @wraps(check)
     def checked(path: Path) -> Path:
         try:
@@ -99,7 +97,7 @@ def check_file(path: Path) -> Path:
 
 @_readable_path
 def check_folder(path: Path) -> Path:
-    """Return the path of a folder; raise a ConfigurationError if it can be neither used nor created."""
+    """Return the path of a folder; raise a ConfigurationError if it cannot be written or created."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         hint = "name a folder in which you may write, or which you may create"
@@ -109,7 +107,6 @@ def check_folder(path: Path) -> Path:
 
 @_readable_path
 def _check_run(path: Path) -> Path:
-    """Return the path of a run; raise a ConfigurationError if the run or its report cannot be written."""
     check_file(path)
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(
@@ -192,7 +189,7 @@ class Corpus(NamedTuple):
 def load_reader(
     base_url: str | None, model: str | None, dtype: str = "auto", *, probe: bool = True
 ) -> BaseReader:
-    """Load a local model, or connect to a server and, with ``probe``, find out what its model can do."""
+    """Load a local model, or connect to a server; ``probe`` finds out what the server's model can do."""
     if model is None:
         raise ConfigurationError(
             "expected the name of a model, got none",
@@ -256,7 +253,6 @@ def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]
 
 
 def _without_secrets(base_url: str) -> str:
-    """Return a URL without user name, password and query string."""
     address = urlsplit(base_url)
     return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
@@ -332,7 +328,6 @@ def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return, for each question, the ``LIKELY`` passages with the most of its words; each passage once."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

@@ -151,7 +151,7 @@ class PassageIndex:
 class SummaryIndex(PassageIndex):
     """An index of summaries in memory, for L-RAG's first pass.
 
-    It returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
+    The index returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
     documents, use a vector store.
     """
 
@@ -170,13 +170,14 @@ class SummaryIndex(PassageIndex):
             documents: The corpus. A document without a summary is indexed by its first words; see
                 :func:`~surerag.retrieval.with_summaries`.
             encoder: The model that embeds summaries and queries.
-            summarize: A function that returns a summary of each document; by default the first two sentences.
+            summarize: A function that returns a summary of each document. By default, a summary is the first
+                two sentences of a document.
             **options: Options of :meth:`from_passages`: ``batch_size``, ``k`` and ``progress``.
 
         Raises:
             InputError: If there is no document, or a document has no text.
             ConfigurationError: If there are more than ``MAX_IN_MEMORY`` documents.
-            ServiceError: If ``summarize`` returns another number of summaries.
+            ServiceError: If the number of summaries differs from the number of documents.
 
         Warns:
             MissingSummariesWarning: If documents have no summary.
