@@ -366,8 +366,8 @@ class ThresholdPolicy(_Policy):
                 "searches or rewrites."
             )
         text = (
-            f"loses at most {100 * self.max_loss:g} points compared with always searching or rewriting, at "
-            f"confidence {self.confidence:g}, from {counted(self.n, 'question')}."
+            f"the policy loses at most {100 * self.max_loss:g} points compared with always searching or "
+            f"rewriting, at confidence {self.confidence:g}, from {counted(self.n, 'question')}."
         )
         if self.gain.interval is None:
             return f"{text} No gain can be estimated: the sample shows no difference."
@@ -585,7 +585,7 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     if highest <= abs(bound):  # loss and gain are smaller than the bound if few questions are discordant
         return slip if bound > 0 else 1.0
     shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
-    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # the probability of other outcomes is negligible
+    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # other counts have a negligible probability
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
     # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t, the number d of

@@ -45,7 +45,7 @@ def replace_surrogates(text: str) -> str:
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it begins with UTF-16's mark
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because this mark begins with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -134,7 +134,7 @@ def _guess(data: bytes) -> DecodedText:
             continue
         if not _BINARY.search(text):
             return DecodedText(text, encoding, guessed=True)
-    raise InputError("binary data, or a text in an unknown encoding", hint="save it as UTF-8")
+    raise InputError("binary data, or a text in an unknown encoding", hint="save the text as UTF-8")
 
 
 def _likely_encodings(data: bytes) -> list[str]:
@@ -367,7 +367,9 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
 def check_language(language: str) -> str:
-    """Return ``language`` if it is an ISO 639 code, such as "de"; other texts would count as English.
+    """Return ``language`` if it is an ISO 639 code, such as "de".
+
+    The sentence splitter would treat another text as English.
 
     Raises:
         ConfigurationError: If ``language`` is not a code, such as "german".

@@ -253,7 +253,7 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
         text = f"With {few}, fewer answers are right than with {most.passages}: {points}, {evidence}."
     elif (needed := questions_to_exclude(difference, margin)) is not None:
         many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
-        text += f" If both numbers are equally good, {many} questions are needed to show this."
+        text += f" If both numbers are equally good, {many} questions are needed to show it."
     return [*sentences, text]
 
 
@@ -262,7 +262,7 @@ def _points(difference: Estimate) -> str:
 
 
 def problems(run: Run, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each system that failed, or was asked too few questions to be compared."""
+    """Return a sentence for each system that failed on questions, or that is not compared."""
     sentences, comparable = [], run.comparable
     for system in run.systems:
         rows = [row for row in run.rows if row.system == system]

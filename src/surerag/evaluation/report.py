@@ -154,7 +154,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
-        # Each interval is in the line below its value: then four systems need at most 80 characters a line.
+        # Each interval is in the line below its value, so that four systems fit into 80 characters.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
     # A caption would be wrapped to the width of the table, which may be narrow.
@@ -217,7 +217,7 @@ def number_text(value: float) -> str:
 
 
 def money_spent(run: Run, system: str, prices: Prices) -> float | None:
-    """Return the cost of a system's answers by the prices of tokens; None if the system reports no tokens."""
+    """Return the price of all answers of a system; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
     prompt, completion, thinking = (sum(run.values(system, name).values()) for name in names)
     return api_cost(prompt, completion + thinking, *prices) if run.values(system, "tokens") else None

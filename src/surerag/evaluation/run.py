@@ -233,7 +233,7 @@ class Run:
 
     @property
     def documents(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of the documents that contain a reference, by question key; None if not recorded."""
+        """Names of the documents with a reference answer, by question key; None if no names are stored."""
         if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'documents'"):
             return None
         rows = self._select("SELECT key, names FROM documents")
@@ -301,7 +301,7 @@ class Run:
 
     @property
     def groups(self) -> dict[str, str]:
-        """Group of each question, such as its document, by question key; empty means no group."""
+        """Name of each question's group, such as a document, by question key; empty if there is no group."""
         return {key: row.question.group for rows in self.table.values() for key, row in rows.items()}
 
     @property
@@ -449,7 +449,7 @@ class Run:
             ConfigurationError: With ``on_change="refuse"``, if the settings of a system have changed, or if
                 ``questions`` both contains new questions and lacks stored questions.
         """
-        _ = self.table  # raises for damaged rows, before a model is called
+        _ = self.table  # raises an error for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}

@@ -27,7 +27,7 @@ _DECIMALS = 5
 
 
 class PassageIndex:
-    """An index in memory: retrieves the passages whose vectors have the largest inner product with the query.
+    """An index in memory that ranks passages by the inner product of their vectors with the query's vector.
 
     Args:
         passages: The corpus.
@@ -122,7 +122,7 @@ class PassageIndex:
         return self.retrieve_many([query], k)[0]
 
     async def aretrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Retrieve without blocking the event loop: with the encoder's ``aencode``, or else in a thread."""
+        """Retrieve without blocking the event loop, with the encoder's ``aencode``, or else in a thread."""
         aencode = getattr(self._encoder, "aencode", None)
         if aencode is None:
             return await in_thread(self.retrieve, query, k)

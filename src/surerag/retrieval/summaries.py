@@ -21,7 +21,7 @@ from surerag.text import UNSPACED, check_language, split_sentences
 
 
 class MissingSummariesWarning(UserWarning):
-    """Warns of documents without a summary; if one is nearest to a question, L-RAG always retrieves."""
+    """Warns of documents without a summary. If such a document is the nearest, L-RAG always retrieves."""
 
 
 class StaleSummariesWarning(UserWarning):
@@ -37,7 +37,8 @@ _WHOLE_TEXT = 200
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Minimum number of words of a sentence in prose: with punctuation at its end, and without."""
 _LONGEST = 1000
-"""Maximum length of a sentence in a summary, in characters; a text without punctuation is one sentence."""
+"""In a summary, a sentence is cut after this number of characters; a text without punctuation is one
+sentence."""
 _SEARCHED_CHARACTERS = 1000
 """If a document has no summary, this number of its first characters is indexed in place of a summary."""
 _DECIDING_CHARACTERS = 4000
@@ -190,7 +191,8 @@ def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> l
         names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         warnings.warn(
             f"{len(missing)} of {len(replaced)} documents have no summary ({names}): L-RAG always retrieves "
-            "if such a document is the nearest. A model can write them: summarize=ModelSummaries(reader)",
+            "if such a document is the nearest to a question. A model can write summaries: "
+            "summarize=ModelSummaries(reader)",
             MissingSummariesWarning,
             stacklevel=3,
         )
@@ -259,7 +261,7 @@ def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
 
 
 class ModelSummaries:
-    """Summarises documents with a model, for documents whose first sentences are no summary, such as tables.
+    """Summarises documents with a model, for example tables, whose first sentences are no summary.
 
     Summaries are cached by the document's text. If the model writes nothing, the summary is the document's
     first two sentences.
