@@ -693,7 +693,7 @@ class AbstentionPolicy(_Policy):
     the sample. For a single answer, the policy estimates the probability that the answer is right.
 
     Attributes:
-        threshold: An answer is shown if its uncertainty is at most this value; with -inf, none is shown.
+        threshold: An answer is shown if its uncertainty is at most this value; with -inf, no answer is shown.
         max_risk: Largest allowed share of wrong answers among the shown answers.
         confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
@@ -703,8 +703,8 @@ class AbstentionPolicy(_Policy):
             between two values, the probability is interpolated. Empty if the lower end of the confidence
             interval of ``auroc`` is at most 0.5, which is chance.
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
-        auroc: AUROC of the uncertainty as a detector of wrong answers, among the non-empty answers of the
-            sample; None if all of them are right or all are wrong.
+        auroc: AUROC of the uncertainty as a detector of wrong answers, without empty and truncated answers;
+            None if all answers are right or all are wrong.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:

@@ -59,10 +59,10 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: The interval of each available measure, by the measure's name; larger means less
-            certain. With a server that returns only the top log-probabilities, an entropy is known as an
-            interval; every other interval has two equal ends. Perplexity is at least 1 and has no unit; the
-            other measures are in nats.
+        uncertainties: By a measure's name, the interval in which the value of the measure lies; larger means
+            less certain. If a server returns only the top log-probabilities, the intervals of entropies have
+            different ends; all other intervals have two equal ends. Perplexity is at least 1 and has no unit;
+            the other measures are in nats.
         measure: Name of the measure of :attr:`uncertainty`; empty if no measure is available.
         tokens: Number of tokens of the answer.
         is_cut: Whether the answer was truncated at its maximum length or withheld in part.
