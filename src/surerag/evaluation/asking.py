@@ -116,7 +116,8 @@ async def aevaluate(
 ) -> EvaluationRun:
     """Ask all systems the same questions without blocking the event loop, in which coroutine functions run.
 
-    The arguments, the result and the errors are the same as in :func:`evaluate`.
+    ``systems``, ``questions``, ``path`` and ``options`` are the arguments of :func:`evaluate`. The
+    result and the errors are also the same.
     """
     loop, stop = asyncio.get_running_loop(), threading.Event()
     try:
