@@ -7,7 +7,7 @@ p-value changes only at uncertainties that occur in the sample, so only these va
 
 Binary scores have an exact test (:func:`paired_p_value`). Graded scores have the test by betting of
 Waudby-Smith and Ramdas (:func:`betting_p_value`). Rows of one group, such as the questions about one
-document, depend on each other. For grouped rows, the exact tests use an effective sample size
+document, may depend on each other. For grouped rows, the exact tests use an effective sample size
 (:func:`surerag.measures.statistics.effective_size`), and the test by betting uses the total loss of each
 group.
 """
@@ -48,25 +48,24 @@ from surerag.text import ABSTENTION, check_abstention, counted, is_abstention
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
 TEST_EACH = 4000
-"""Largest number of distinct uncertainties that are all tested as thresholds. In a larger sample, thresholds
-are taken from ``_SET_ASIDE`` rows and tested on the other rows."""
+"""If a sample has at most this number of distinct uncertainties, each is tested as a threshold. Otherwise,
+the thresholds are the uncertainties of ``_SET_ASIDE`` rows, and are tested on the other rows."""
 _SET_ASIDE = 1000
-"""If a sample has more than ``TEST_EACH`` distinct uncertainties, this number of rows supplies the
-thresholds, and the thresholds are tested on the other rows."""
 _NUISANCE_LEVEL = 0.01
-"""Share of the significance level that :func:`paired_p_value` spends on the interval of its nuisance
-parameter."""
+"""Share of the significance level that :func:`paired_p_value` spends on the confidence interval of the
+nuisance parameter."""
 _NUISANCE_POINTS = 32
 _PRIOR_DISCORDANT = 0.5
-"""The statistic of :func:`paired_p_value` adds this factor, times the allowed number of lost questions, to
-the number of discordant questions, so that no variance is tiny in a small sample. The factor changes the
-power of the test, but not its level."""
+"""In the variance of :func:`paired_p_value`, this factor times the allowed number of lost questions is added
+to the number of discordant questions, so that the variance of a small sample is not close to zero. The factor
+changes the power of the test, but not the level."""
 _FEWEST_RIGHT = 0.05
 _LEVEL_OF_ALL = 0.1
 """Share of the significance level that :func:`calibrate_abstention` spends on one test: whether the share of
 wrong answers is small enough if every question is answered."""
 _ERRORS_AT_FIRST = 1
-"""Abstention thresholds with so few answers that this number of wrong answers fails the test are skipped."""
+"""An abstention threshold is skipped if it would show so few answers that this number of wrong answers fails
+the test."""
 _REMEDIES = {
     "settings": (
         "the two values are hashes of settings: calibrate again, or restore the settings of the calibration, "
@@ -80,7 +79,7 @@ _FOLDS, _ROUNDS = 5, 4
 
 
 class CalibrationWarning(UserWarning):
-    """A sample is too poor to calibrate on, or a policy is used where its guarantee may not hold."""
+    """Warns of a sample with hardly any right answers, or of a policy whose guarantee may not hold."""
 
 
 # Samples, policies, and the scope of a policy
@@ -90,10 +89,12 @@ class CalibrationWarning(UserWarning):
 class CalibrationRow:
     """The uncertainty and scores of one question, for calibration.
 
-    The uncertainty decides whether a method takes a step, such as a retrieval or a rewrite of the query.
+    For :func:`calibrate_threshold`, a row has the scores of two answers: without and with a method's step,
+    which is a retrieval or a rewrite of the query. For :func:`calibrate_abstention`, a row has one score,
+    ``score_without``.
 
     Attributes:
-        uncertainty: Uncertainty of the answer before the step; larger means less certain. Use ``math.inf``
+        uncertainty: Uncertainty of the answer without the step; larger means less certain. Use ``math.inf``
             for an empty answer.
         score_without: Score in [0, 1] of the answer without the step; None if this answer was not scored.
         score_with: Score in [0, 1] of the answer after the step; None if this answer was not scored.
@@ -133,7 +134,7 @@ class CalibrationRow:
         id: str = "",  # noqa: A002
         group: str = "",
     ) -> Self:
-        """Make the row of one answer, for :func:`calibrate_abstention`.
+        """Return the row of one answer, for :func:`calibrate_abstention`.
 
         An empty or truncated answer gets an infinite uncertainty.
 
@@ -153,7 +154,6 @@ class CalibrationRow:
 
 
 def _comparable(certainty: Certainty) -> float:
-    """Return the uncertainty to compare with a threshold; infinite for an empty or truncated answer."""
     if certainty.is_cut or certainty.reason == NO_WORDS:
         return math.inf  # the missing part of the answer was not measured
     if certainty.uncertainty is None:
@@ -168,13 +168,13 @@ def scope_of(component: Any) -> dict[str, str]:
     """Return the scope of a component: the names and settings for which a calibrated policy is valid.
 
     The scope of a component has four parts. ``reader`` and ``retriever`` are names; the reader's server
-    address is replaced by a hash. ``gate`` is the gate with the settings that change its scale. ``settings``
-    is a hash of the prompts and options. An unknown part is an empty text.
+    address is replaced by a hash. ``gate`` is the gate or metric, with the settings that change the scale of
+    the uncertainty. ``settings`` is a hash of the prompts and options. An unknown part is an empty text.
 
     Args:
-        component: A component such as ``LazyRAG`` or ``UncertaintyRewriter``. For a
-            :class:`surerag.Certainty`, its own scope is returned; for a mapping, a copy of the mapping; for
-            None, an empty scope.
+        component: A component such as ``LazyRAG`` or ``UncertaintyRewriter``; or a
+            :class:`surerag.Certainty`, whose stored scope is returned; or a scope, of which a copy is
+            returned; or None, for an empty scope.
     """
     if isinstance(component, Certainty):
         component = component.scope
@@ -193,8 +193,6 @@ def scope_of(component: Any) -> dict[str, str]:
 
 
 class _Policy:
-    """Base of policies: reads and writes JSON files, and checks that a policy is used in its scope."""
-
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
     threshold: float
@@ -214,7 +212,7 @@ class _Policy:
         try:
             policy = TypeAdapter(cls).validate_python(values)
             if math.isnan(policy.threshold):
-                raise ValueError("its threshold is NaN")
+                raise ValueError("the threshold is NaN")
             return policy
         except ValueError as error:
             raise InputError(
@@ -265,8 +263,8 @@ class _Policy:
                 )
         if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
-                f"the policy does not record the {', '.join(missing)} of its calibration; its guarantee "
-                f"holds only if the calibration had the same {', '.join(missing)} as the present use",
+                f"the policy does not record the {', '.join(missing)} of its calibration; the guarantee "
+                f"holds only if the present {', '.join(missing)} is the same",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -328,8 +326,8 @@ class ThresholdPolicy(_Policy):
     Of all calibrations, at most a share of 1 - ``confidence`` yields a policy that breaks its guarantee.
 
     Attributes:
-        threshold: The method searches (or rewrites) if the uncertainty is above this value: with -inf always,
-            with inf never.
+        threshold: The method searches (or rewrites) if the uncertainty is above this value. With -inf, the
+            method always searches (or rewrites).
         max_loss: Largest allowed loss of mean score, compared with always searching (or always rewriting).
         confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
@@ -368,8 +366,8 @@ class ThresholdPolicy(_Policy):
                 "searches or rewrites."
             )
         text = (
-            f"loses at most {100 * self.max_loss:g} points compared with always searching or rewriting, at "
-            f"confidence {self.confidence:g}, from {counted(self.n, 'question')}."
+            f"the policy loses at most {100 * self.max_loss:g} points compared with always searching or "
+            f"rewriting, at confidence {self.confidence:g}, from {counted(self.n, 'question')}."
         )
         if self.gain.interval is None:
             return f"{text} No gain can be estimated: the sample shows no difference."
@@ -389,8 +387,9 @@ def calibrate_threshold(
 ) -> ThresholdPolicy:
     """Return the policy that searches (or rewrites) least, among policies that lose at most ``max_loss``.
 
-    The loss is the loss of mean score compared with always searching (or always rewriting). If no threshold
-    can be certified, the policy always searches (or rewrites), and its verdict is ``"infeasible"``.
+    The loss of a policy is the mean score of always searching (or always rewriting) minus the mean score of
+    the policy. If no threshold can be certified, the policy always searches (or rewrites), and its verdict is
+    ``"infeasible"``.
 
     Args:
         rows: One row for each question, or a run of :func:`surerag.evaluate`. The questions must be drawn
@@ -398,7 +397,8 @@ def calibrate_threshold(
         max_loss: Largest allowed loss of mean score, in (0, 1]; 0.02 is two points.
         confidence: Confidence level of the guarantee, in (0, 1).
         component: The method that will use the policy, or the method's scope (:func:`scope_of`). Methods with
-            another scope cannot use the policy.
+            another scope cannot use the policy. None leaves the scope empty, so that each use of the policy
+            causes a warning.
 
     Raises:
         ConfigurationError: If ``max_loss`` or ``confidence`` is out of range.
@@ -460,7 +460,6 @@ def _threshold_of_loss(
     max_loss: float,
     level: float,
 ) -> float | None:
-    """Return the largest threshold with a certified loss of at most ``max_loss``; None if there is none."""
     # The test by betting needs an order of rows that does not depend on the uncertainty. Rows of a group stay
     # together.
     order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
@@ -482,7 +481,7 @@ def _threshold_of_loss(
 
 
 def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
-    """Return the effective numbers of questions, losses (rounded up) and gains (rounded down)."""
+    """Return the numbers of questions, losses and gains, scaled to the effective sample size."""
     n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
@@ -493,7 +492,7 @@ def _needed_for_loss(
 ) -> int | None:
     """Estimate how many questions are needed to certify a threshold that saves 5 % of the searches or more.
 
-    The result is None if, in the sample, each of these thresholds loses ``max_loss`` or more.
+    Return None if, in the sample, each threshold that saves as much loses ``max_loss`` or more.
     """
     with extra("evaluation"):
         from scipy.stats import norm
@@ -515,9 +514,10 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Estimate the gain of mean score over searching (or rewriting) for as many random questions."""
+    """Estimate the gain of mean score over searching (or rewriting) for equally many random questions."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
-    # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
+    # at once. The interval comes from a multiplier bootstrap of the largest studentised deviation, in which
+    # all questions of a group have the same random weight.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
@@ -558,14 +558,14 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
             answer into a right answer.
         spoiled: Number of questions for which the policy skips a search (or rewrite) that would turn a right
             answer into a wrong answer.
-        bound: Allowed loss, in [-1, 1].
+        bound: Allowed loss of mean score, in [-1, 1].
         slip: Significance level that is spent on the interval of the nuisance parameter.
 
     Raises:
         MissingExtraError: If scipy is not installed.
 
     Example:
-        >>> round(paired_p_value(250, 0, 0, 0.02), 4)  # 0.98 ** 250, and the slip
+        >>> round(paired_p_value(250, 0, 0, 0.02), 4)  # 0.98 ** 250 + slip
         0.0074
         >>> paired_p_value(250, 6, 1, 0.02)
         1.0
@@ -585,7 +585,7 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     if highest <= abs(bound):  # loss and gain are smaller than the bound if few questions are discordant
         return slip if bound > 0 else 1.0
     shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
-    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # the probability of other outcomes is negligible
+    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # other counts have a negligible probability
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
     # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t, the number d of
@@ -649,8 +649,9 @@ def grouped_betting_p_value(
 
     The test of :func:`betting_p_value` gets one value for each group: the sum of loss - ``bound`` over the
     losses of the group, divided by the size of the largest group. The p-value is valid if the groups are
-    independent; losses inside a group may depend on each other in any way. If there is only one group, its
-    losses are treated as independent. For the other arguments see :func:`betting_p_value`.
+    independent; losses inside a group may depend on each other in any way. If there is only one group, the
+    losses are treated as independent. ``groups`` has the group of each loss; None means independent losses.
+    For the other arguments see :func:`betting_p_value`.
 
     Example:
         >>> alone, alike = np.zeros(250), np.zeros(250)
@@ -686,24 +687,24 @@ class SelectedAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AbstentionPolicy(_Policy):
-    """A threshold up to which answers are shown, with a guaranteed bound on the share of wrong answers.
+    """A threshold of uncertainty up to which answers are shown, with a guarantee on the wrong answers.
 
-    The guarantee concerns the answers that are shown, for questions that are drawn like the sample. For a
-    single answer, the policy estimates the probability that the answer is right.
+    The guarantee bounds the share of wrong answers among the shown answers, for questions that are drawn like
+    the sample. For a single answer, the policy estimates the probability that the answer is right.
 
     Attributes:
-        threshold: An answer is shown if its uncertainty is at most this value; with -inf, none is shown.
+        threshold: An answer is shown if its uncertainty is at most this value; with -inf, no answer is shown.
         max_risk: Largest allowed share of wrong answers among the shown answers.
         confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
         coverage: Share of the sample's questions whose answer is shown.
         risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
         knots: Ascending uncertainties for which ``probabilities`` has the probability of a right answer;
-            between them, the probability is interpolated. Empty if the confidence interval of ``auroc``
-            reaches down to 0.5, which is chance.
+            between two values, the probability is interpolated. Empty if the lower end of the confidence
+            interval of ``auroc`` is at most 0.5, which is chance.
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
-        auroc: AUROC of the uncertainty as a detector of wrong answers, among the non-empty answers of the
-            sample; None if all of them are right or all are wrong.
+        auroc: AUROC of the uncertainty as a detector of wrong answers, without empty and truncated answers;
+            None if all answers are right or all are wrong.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:
@@ -732,8 +733,9 @@ class AbstentionPolicy(_Policy):
 
         Args:
             answer: The reader's answer.
-            uncertainty: The answer's certainty, or its uncertainty as a number. None counts as infinite. If
-                a certainty is passed, its scope is checked, and a truncated or unmeasured answer is withheld.
+            uncertainty: The answer's certainty, or the answer's uncertainty as a number; None counts as an
+                infinite uncertainty. If a certainty is passed, the scope is checked, and a truncated or
+                unmeasured answer is withheld.
             abstention: Text to return in place of a withheld answer.
 
         Raises:
@@ -828,9 +830,9 @@ def calibrate_abstention(
     simulates other cases.
 
     The probability that an answer is right comes from an isotonic regression. If the regression predicts
-    held-out folds badly, its probabilities are shrunk towards the share of right answers. Folds keep the rows
-    of a group together. The policy gives no probabilities if the confidence interval of the AUROC reaches
-    down to 0.5, because this is the AUROC of chance.
+    held-out folds badly, the probabilities are shrunk towards the share of right answers. Folds keep the rows
+    of a group together. The policy gives no probabilities if the lower end of the confidence interval of the
+    AUROC is at most 0.5, which is chance.
 
     Args:
         rows: Rows with ``uncertainty`` and ``score_without`` of the answer, for example from
@@ -864,7 +866,7 @@ def calibrate_abstention(
         raise InputError(f"{unscored} of {n} answers have no score", hint="pass reference answers")
     if not np.isfinite(uncertainty).any():
         raise InputError(
-            f"all {n} uncertainties are infinite; empty answers and abstentions have an infinite uncertainty",
+            f"all {n} uncertainties are infinite; an empty or truncated answer has an infinite uncertainty",
             hint="look at some answers; max_tokens may be too small, or the passages may lack the answers",
         )
     groups = group_numbers([row.group for row in rows], n)
@@ -888,7 +890,6 @@ def calibrate_abstention(
 
 
 def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
-    """Return the scope that all rows share; raise InputError if two rows have different scopes."""
     scope: dict[str, str] = {}
     for row in rows:
         for part, value in row.scope.items():
@@ -903,7 +904,6 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return ``knots`` and ``probabilities`` of a policy; empty if the AUROC may be 0.5 (chance)."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -916,7 +916,6 @@ def _probabilities(
 
 
 def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the distinct finite uncertainties, and an isotonic fit of the share of right answers at each."""
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
     at = _threshold_sums(uncertainty, right.astype(np.float64))
@@ -926,7 +925,7 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
 
 
 def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:
-    """Return how well an isotonic fit on some groups predicts the right answers of other groups, in [0, 1].
+    """Return a slope in [0, 1]: how well an isotonic fit on some groups predicts other groups.
 
     The result is the slope of a regression of outcomes on cross-validated predictions. The share of right
     answers in the training folds is subtracted from the outcomes and from the predictions.
@@ -949,11 +948,9 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
 def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
-    """Return the largest threshold with a certified risk of at most ``max_risk``; -inf if there is none."""
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
-        """Return whether a threshold passes its test, and the effective number of answers at or below it."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
@@ -978,7 +975,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the probability of at most ``count`` successes in ``n`` trials; both may have fractions."""
+    """Return the probability of at most ``count`` successes in ``n`` trials, which may be fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

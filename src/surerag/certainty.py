@@ -34,8 +34,7 @@ Measure = Literal[
 DEFAULT_MEASURE: Measure = "greatest_3_mean_entropy"
 """The default measure for ``Certainty.uncertainty``."""
 WITHOUT_ALTERNATIVES: Measure = "negative_log_likelihood"
-"""The default measure for answers of a server that returns no top log-probabilities, so that no entropy is
-known."""
+"""The default measure for answers without entropies: their server returns no top log-probabilities."""
 
 _OF_ENTROPIES: dict[Measure, Callable[[tuple[float, ...]], float]] = {
     "mean_entropy": mean_entropy,
@@ -60,18 +59,18 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: The interval of each available measure, by the measure's name; larger means less
-            certain. With a server that returns only the top log-probabilities, an entropy is known as an
-            interval; every other interval has two equal ends. Perplexity is at least 1 and has no unit; the
-            other measures are in nats.
-        measure: Name of the measure that :attr:`uncertainty` returns; empty if no measure is available.
+        uncertainties: By a measure's name, the interval in which the value of the measure lies; larger means
+            less certain. If a server returns only the top log-probabilities, the intervals of entropies have
+            different ends; all other intervals have two equal ends. Perplexity is at least 1 and has no unit;
+            the other measures are in nats.
+        measure: Name of the measure of :attr:`uncertainty`; empty if no measure is available.
         tokens: Number of tokens of the answer.
         is_cut: Whether the answer was truncated at its maximum length or withheld in part.
         probability: Probability that the answer is right, in [0, 1]. None without an abstention policy, or
             if the policy gives no probability; then ``reason`` says why.
-        reason: Why the measure or the probability is missing; empty if nothing is missing.
-        scope: Name of the ``reader`` that answered, and a hash of its ``settings``, if they are known. A
-            calibration is valid only for answers with the same scope.
+        reason: Why the measure, or the probability from a policy, is missing; otherwise empty.
+        scope: Name of the ``reader`` that answered, and a hash of the reader's ``settings``, if they are
+            known. A calibration is valid only for answers with the same scope.
     """
 
     uncertainties: Mapping[str, Interval] = field(default_factory=dict)
@@ -96,7 +95,10 @@ class Certainty:
         return None if self.interval is None else math.fsum(self.interval) / 2
 
     def by(self, measure: str) -> Self:
-        """Return a copy with another measure; if the answer lacks this measure, ``reason`` says so."""
+        """Return a copy with another measure, and without a probability.
+
+        If the answer lacks the measure, ``reason`` says so.
+        """
         missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
         return replace(self, measure=measure, probability=None, reason=missing)
 
@@ -189,7 +191,7 @@ def certainty_of(
 
 
 def without_address(reader: str) -> str:
-    """Return the name of a reader with a hash in place of its server address, which must stay secret.
+    """Return the name of a reader with a hash in place of the server's address, which is secret.
 
     Example:
         >>> without_address("ChatOpenAI(qwen@10.0.0.7:8000/v1)"), without_address("org/model")

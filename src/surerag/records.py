@@ -194,7 +194,7 @@ def _is_json(line: str) -> bool:
 
 
 def key_of_rows(records: Sequence[Record]) -> str | None:
-    """Return the key of a file's only list of objects, if the file is one object with one such list.
+    """Return the key of a JSON object's only list of objects; None if there is no such list.
 
     Example:
         >>> key_of_rows([Record(1, {"version": 2, "data": [{"question": "Who?"}]})])

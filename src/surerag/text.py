@@ -45,7 +45,7 @@ def replace_surrogates(text: str) -> str:
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it begins with UTF-16's mark
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because this mark begins with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -55,16 +55,18 @@ _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
     "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852", "cp857",
 )  # fmt: skip
-"""Encodings that are guessed, the commonest first; other encodings are subsets of these, or too rare."""
+"""Encodings to try, the most common first; other encodings are subsets of these, or too rare."""
 
 _SAMPLE = 2**16
 """Number of bytes that are examined to guess an encoding, unless a line is longer."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Two guesses of an encoding count as equally good if they differ by at most these numbers: in disorder
-(charset-normalizer's ``chaos`` plus :func:`_strangeness`), and in likeness to a language (``coherence``)."""
+"""Two guesses of an encoding count as equally good if their disorder (charset-normalizer's ``chaos`` plus
+:func:`_strangeness`) differs by at most the first number, and their likeness to a language (``coherence``) by
+at most the second number."""
 _FEW_FOREIGN = 0.05
-"""Foreign letters are tolerated, because names may be foreign: a guess may have more than the guess with the
-fewest, by at most this share of the bytes beyond ASCII, plus 1."""
+"""The text of a guessed encoding may contain foreign letters, because names may be foreign. A guess ranks
+lower only if it has more foreign letters than another guess, by more than this share of the bytes beyond
+ASCII, plus 1."""
 
 _ALPHABETS = (
     "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",
@@ -132,7 +134,7 @@ def _guess(data: bytes) -> DecodedText:
             continue
         if not _BINARY.search(text):
             return DecodedText(text, encoding, guessed=True)
-    raise InputError("binary data, or a text in an unknown encoding", hint="save it as UTF-8")
+    raise InputError("binary data, or a text in an unknown encoding", hint="save the text as UTF-8")
 
 
 def _likely_encodings(data: bytes) -> list[str]:
@@ -219,7 +221,6 @@ def _is_strange(before: str, letter: str, after: str) -> bool:
 
 
 def _script(letter: str) -> str:
-    """Return the name of a letter's script; empty for other characters."""
     if not letter.isalpha():
         return ""
     name = "LATIN" if letter < "\u0250" else unicodedata.name(letter, "").split(" ")[0]
@@ -233,7 +234,7 @@ _LATIN = "\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 _LETTERS_OF_A_TOKEN = 9
 """A Latin word of at most this many letters counts as one token; every four further letters add a token."""
 _LONGEST = 200
-"""Longest text without a space that is counted as one piece, in characters."""
+"""A text without spaces is cut after this number of characters before tokens are counted."""
 
 _WEIGHTS = {
     "\u0400-\u052f": 0.4,  # Cyrillic
@@ -248,12 +249,13 @@ _WEIGHTS = {
 _SPACE, _LETTER, _DIGIT, _MARK, _FURTHER_LETTER, _OTHER, _FIRST_WEIGHTED = range(7)
 """Kinds of characters."""
 _CHARACTER_WEIGHTS = np.array([0, 0, 0, 1, 0, 1, *_WEIGHTS.values()])
-"""Tokens per character of each kind; letters and digits have 0: words and numbers are counted whole."""
+"""Tokens per character of each kind; 0 for letters and digits, because words and numbers are counted
+whole."""
 
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return the kind (letter, digit, …) of each character below U+10000; the last is for all others."""
+    """Return the kind (letter, digit, …) of each character below U+10000, and last the kind of all others."""
     kinds = np.full(2**16 + 1, _OTHER, np.uint8)
     kinds[[code for code in range(2**16) if code < 128 or chr(code).isspace()]] = _SPACE
     for kind, characters in (
@@ -299,7 +301,6 @@ def estimated_tokens(text: str) -> int:
 
 
 def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the starts and the ends of all runs of consecutive true values in a mask."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     bounds = np.concatenate(
         ([0] if mask[:1].any() else [], edges, [len(mask)] if mask[-1:].any() else [])
@@ -335,9 +336,9 @@ class TokenEstimate:
 
 
 def prefix_of_tokens(text: str, tokens: int) -> int:
-    """Return how many characters of a text fit into ``tokens`` estimated tokens.
+    """Return the length of the longest prefix of whole words that has at most ``tokens`` estimated tokens.
 
-    The number is reduced to whole words if at least one word fits.
+    If not even the first word fits, the prefix ends inside the word.
 
     Example:
         >>> text = "Ada was born in Velm."
@@ -366,10 +367,12 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
 def check_language(language: str) -> str:
-    """Return an ISO 639 code, such as "de"; the sentence splitter would treat another text as English.
+    """Return ``language`` if it is an ISO 639 code, such as "de".
+
+    The sentence splitter would treat another text as English.
 
     Raises:
-        ConfigurationError: If the text is not a code, such as "german".
+        ConfigurationError: If ``language`` is not a code, such as "german".
     """
     if not _LANGUAGE.fullmatch(language):
         raise ConfigurationError(

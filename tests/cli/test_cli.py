@@ -128,14 +128,14 @@ def test_a_forgotten_column_of_right_answers_is_named_before_anything_is_asked(
     sheet = ("compare", "sheet.csv", "--documents", "docs", "--columns", "question=Frage")
     with pytest.warns(FileNotesWarning, match=r"these columns are not used: Nr, Antwort; .*references=NAME"):
         output = run(*sheet)
-    assert output.index("no question of sheet.csv has a right answer") < output.index("Reading the documents")
-    with pytest.raises(InputError, match="needs right answers"), pytest.warns(FileNotesWarning):
+    assert output.index("sheet.csv has no reference answers: the") < output.index("Reading the documents")
+    with pytest.raises(InputError, match="needs reference answers"), pytest.warns(FileNotesWarning):
         run(*sheet, "--require", "accuracy(lazy) >= 0.9")
     with warnings.catch_warnings(action="error", category=FileNotesWarning):
         output = run(*sheet[:-1], "question=Frage,references=Antwort", "--run", "second.db")
-    assert "has a right answer" not in output
+    assert "no reference answers" not in output
     (folder / "sheet.csv").write_text("question,answer\nWhere was P1 born?,Orun\nWhere was P2 born?,\n")
-    assert "1 question without a right answer in sheet.csv is not scored." in run(
+    assert "1 question without a reference answer in sheet.csv is not scored." in run(
         *sheet[:-2], "--run", "third.db"
     )
 

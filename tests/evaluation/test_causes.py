@@ -97,7 +97,7 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert "the reference answer is in a passage that the model was not shown (bo.pdf)" in text
     assert "the reference answer is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
-    assert "1 wrong answer is not counted, because its reference answer is only yes, no, a letter or" in text
+    assert "1 wrong answer is not counted: if the reference answer is only yes, no, a letter or" in text
 
 
 def test_a_system_that_reports_no_passages_has_no_causes(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def _common_options(
 
 
 def main() -> NoReturn:
-    """Run the command line, and exit with one of the codes that its help lists."""
+    """Run the command line, and exit with one of the codes that ``surerag --help`` lists."""
     _silence_libraries()
     try:
         app()

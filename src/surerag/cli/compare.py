@@ -74,8 +74,8 @@ Margin = Annotated[
     typer.Option(
         min=0,
         max=100,
-        help="Loss of accuracy, in percentage points, that you accept from a system that is cheaper or shows "
-        "fewer passages.",
+        help="Loss of accuracy, in percentage points, that you accept from a cheaper system, or from a "
+        "system with fewer passages in the prompt.",
     ),
 ]
 DryRun = Annotated[
@@ -132,7 +132,7 @@ def compare(
     if corpus.is_whole:
         with step("Looking for the reference answers in the documents"):
             documents_by_question = documents_with_references(items, corpus.passages.passages)
-    else:  # the run over all passages may retrieve other passages, so its answers need another file
+    else:  # a complete run may retrieve other passages, so the answers of a dry run need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
     with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
@@ -175,7 +175,6 @@ def _check_contexts(items: Sequence[Question], file: Path) -> None:
 
 
 def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
-    """Return the names in ``--systems``, after checking the names and the requirements for mistakes."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
         raise ConfigurationError(
@@ -189,20 +188,19 @@ def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
 
 
 def _check_references(items: Sequence[Question], path: Path, require: Sequence[str]) -> None:
-    """Print how many questions cannot be scored; raise InputError if a requirement needs a missing score."""
     without = sum(not item.references for item in items)
     if without == len(items):
-        show_note(f"no question of {path} has a right answer: the answers are listed, and not scored")
+        show_note(f"{path} has no reference answers: the systems' answers are listed, but not scored")
         for text in require:
             if (measure := parse_requirement(text).measure) in METRICS:
                 raise InputError(
-                    f"the requirement {text!r} needs right answers, which {path} does not have",
-                    hint="name the column of right answers: --columns references=NAME; or write a "
+                    f"the requirement {text!r} needs reference answers, which {path} does not have",
+                    hint="name the column of reference answers: --columns references=NAME; or write a "
                     f"requirement on a cost, such as tokens, in place of {measure}",
                 )
     elif without:
         verb = "is" if without == 1 else "are"
-        show_note(f"{counted(without, 'question')} without a right answer in {path} {verb} not scored")
+        show_note(f"{counted(without, 'question')} without a reference answer in {path} {verb} not scored")
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:
@@ -213,7 +211,6 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the options of systems: for the demo's model, the prompt of its training; for others, none."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

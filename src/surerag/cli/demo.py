@@ -96,7 +96,6 @@ def _load(base: str | None, dtype: str | None) -> PipelineSetup:
 
 
 def _sample(n: int) -> list[Question]:
-    """Return n questions, evenly spaced in the corpus so that they cover all articles."""
     from surerag.demo import load_questions
 
     items = load_questions()

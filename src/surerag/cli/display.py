@@ -39,7 +39,7 @@ def show_note(message: str) -> None:
 
 @contextmanager
 def step(message: str) -> Iterator[None]:
-    """Show a message on standard error while a step runs; if there is no terminal, print it once."""
+    """Show a message on standard error while a step runs; without a terminal, print the message once."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         errors.print(printable(message), markup=False, highlight=False, soft_wrap=True)

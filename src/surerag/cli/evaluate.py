@@ -112,7 +112,6 @@ def evaluate(
 
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
-    """Return a function that measures the contexts of one question, and the settings to record."""
     if score == "seper":
         seper = SePer(reader, entailer)
 

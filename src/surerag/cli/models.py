@@ -73,13 +73,11 @@ Language = Annotated[
 
 
 def _readable_path(check: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Wrap a check of a path, so that an OSError of the check becomes a ConfigurationError."""
-
     @wraps(check)
     def checked(path: Path) -> Path:
         try:
             return check(path)
-        except OSError as error:  # for example, its name is too long, or its folder may not be entered
+        except OSError as error:  # such as a name that is too long, or a folder that may not be entered
             raise ConfigurationError(
                 f"{path} cannot be written: {error.strerror}", hint="name another place"
             ) from None
@@ -99,7 +97,7 @@ def check_file(path: Path) -> Path:
 
 @_readable_path
 def check_folder(path: Path) -> Path:
-    """Return the path of a folder; raise a ConfigurationError if it can be neither used nor created."""
+    """Return the path of a folder; raise a ConfigurationError if the folder cannot be written or created."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         hint = "name a folder in which you may write, or which you may create"
@@ -109,7 +107,6 @@ def check_folder(path: Path) -> Path:
 
 @_readable_path
 def _check_run(path: Path) -> Path:
-    """Return the path of a run; raise a ConfigurationError if the run or its report cannot be written."""
     check_file(path)
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(
@@ -167,7 +164,7 @@ WITHOUT_CHOICE = 2_000
 
 
 class Corpus(NamedTuple):
-    """Indexes of a folder of documents; in a dry run, they may contain only some of the passages.
+    """Indexes of a folder of documents; in a dry run, the indexes may lack passages.
 
     Attributes:
         passages: Index of the passages.
@@ -192,7 +189,7 @@ class Corpus(NamedTuple):
 def load_reader(
     base_url: str | None, model: str | None, dtype: str = "auto", *, probe: bool = True
 ) -> BaseReader:
-    """Load a local model, or connect to a server and, with ``probe``, find out what its model can do."""
+    """Load a local model, or connect to a server; ``probe`` finds out what the server's model can do."""
     if model is None:
         raise ConfigurationError(
             "expected the name of a model, got none",
@@ -230,7 +227,7 @@ def check_server(base_url: str) -> None:
         port = address.port or (443 if address.scheme == "https" else 80)
     except ValueError as error:  # such as a port above 65535
         raise ConfigurationError(
-            f"--base-url is not an address: {error}", hint="write it as http://localhost:8000/v1"
+            f"--base-url is not an address: {error}", hint="write the address as http://localhost:8000/v1"
         ) from None
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
@@ -245,7 +242,7 @@ def check_server(base_url: str) -> None:
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts about a run for its report page, by name, without secrets in the address."""
+    """Return facts about a run by name, for the report page; secrets in the address are removed."""
     return {
         "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
         **more,
@@ -256,7 +253,6 @@ def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]
 
 
 def _without_secrets(base_url: str) -> str:
-    """Return a URL without user name, password and query string."""
     address = urlsplit(base_url)
     return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
@@ -273,7 +269,7 @@ def command_line(base_url: str | None, without: str = "") -> str:
 
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
-    """Load the small model of the demo; its base model is downloaded if it is not on this machine."""
+    """Load the demo's small model; download the base model if it is not on this machine."""
     from surerag import demo
 
     with step("Looking for SmolLM2-135M-Instruct"):
@@ -312,7 +308,7 @@ def load_corpus(
             documents = tuple(document for document in documents if document.id in names)
             show_note(
                 f"this dry run encodes {len(passages):,} of {n_passages:,} passages: the passages that have "
-                "the most words in common with its questions; a complete run encodes all passages, once"
+                "the most words in common with the questions; a complete run encodes all passages, once"
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = _index_summaries(documents, encoder, language) if summarize else None
@@ -321,7 +317,7 @@ def load_corpus(
 
 def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: str) -> SummaryIndex:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingSummariesWarning)  # the warning recommends a Python argument
+        warnings.simplefilter("ignore", MissingSummariesWarning)  # the note below replaces the warning
         index = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
     if missing := sum(NO_SUMMARY in passage.metadata for passage in index.passages):
         show_note(
@@ -332,7 +328,6 @@ def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return, for each question, the ``LIKELY`` passages with the most of its words; each passage once."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

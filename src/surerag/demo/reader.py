@@ -61,14 +61,15 @@ def load_reader(
     where = str(base or find_base() or "")
     if not where:
         raise ConfigurationError(
-            "the base of the demo's reader is not on this machine, and no model hub answers", hint=hint
+            "the base model of the demo's reader is not on this machine, and no model hub answers", hint=hint
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"the base of the demo's reader cannot be loaded from {where!r}: {reason_of(error)}", hint=hint
+            f"the base model of the demo's reader cannot be loaded from {where!r}: {reason_of(error)}",
+            hint=hint,
         ) from error
     weights = files("surerag.demo").joinpath("adapter/adapter.safetensors")
     if not weights.is_file():

@@ -43,7 +43,8 @@ CODE = frozenset(
         ".yaml .yml"
     ).split()
 )
-"""Suffixes of source code and settings; the text of these files is not changed or searched for headings."""
+"""Suffixes of source code and settings; the text of these files is neither changed nor searched for
+headings."""
 MARKED_UP = frozenset({".adoc", ".asciidoc", ".org", ".rst"})
 MARKDOWN = frozenset({".markdown", ".md", ".mdx", ".qmd", ".rmd"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
@@ -116,10 +117,10 @@ class LoadedDocuments:
     Attributes:
         documents: One document per file, in the order of the paths. A table with a column ``text`` yields
             one document per row, and a mailbox one document per message.
-        skipped: For the path of each file that could not be read, the reason. Hidden files, lock files and
-            backups are not listed.
-        notes: For the path of a file that may have been read incorrectly, the reason, such as a guessed
-            encoding or pages without text.
+        skipped: By path, the reason why a file could not be read. Hidden files, lock files and backups are
+            not listed.
+        notes: By path, the reason why a file may have been read incorrectly, such as a guessed encoding or
+            pages without text.
     """
 
     documents: tuple[Document, ...]
@@ -141,7 +142,7 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class _File:
-    """The contents of a file: a text, or documents from rows; ``notes`` say what may be wrong with them."""
+    """The contents of a file: a text, or documents from rows; ``notes`` say what may be wrong."""
 
     text: str = ""
     title: str = ""
@@ -268,7 +269,7 @@ def _read_bytes(data: bytes, suffix: str, name: str, stem: str) -> _File:
 
 
 def _suffix(name: str) -> str:
-    """Return the suffix of a file name; empty if it is a number or contains a space, as in ``Mr. Bell``."""
+    """Return the suffix of a file name; empty for a number or a suffix with a space, as in ``Mr. Bell``."""
     suffix = PurePosixPath(name).suffix.lower()
     return "" if suffix[1:].isdigit() or " " in suffix else suffix
 
@@ -384,8 +385,6 @@ class _Quoted(str):
 
 
 class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
-    """YAML loader that returns each value as a text, and each quoted value as a ``_Quoted``."""
-
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
         text: str = super().construct_scalar(node)
         return _Quoted(text) if node.style else text

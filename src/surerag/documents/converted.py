@@ -73,7 +73,7 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return the markitdown converter for a suffix; the converter raises for a damaged binary file."""
+    """Return the markitdown converter for a suffix; for a damaged binary file, it raises an error."""
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:

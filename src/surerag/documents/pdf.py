@@ -40,7 +40,7 @@ class Character(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """A part of a line between wide gaps; ``left`` and ``right`` are its edges in points."""
+    """A part of a line between wide gaps, with the positions of its left and right edge in points."""
 
     text: str
     left: float
@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Line:
-    """The cells of a line from left to right; ``bottom`` and ``top`` are its edges in points."""
+    """A line of cells from left to right, with the positions of its lower and upper edge in points."""
 
     cells: list[Cell]
     bottom: float
@@ -101,7 +101,6 @@ def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
 
 
 def _characters(page: Any) -> list[Character]:
-    """Return the characters of a page without white space and without characters that PDFium inserted."""
     from pypdfium2 import raw
 
     text = page.get_textpage()
@@ -139,7 +138,6 @@ def _line(characters: Sequence[Character]) -> Line:
 
 
 def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
-    """Return the rows of the table that begins at a line, if any, and the index of the line after it."""
     if len(lines[start].cells) < 2:
         return [], start
     columns = [(cell.left, cell.right) for cell in lines[start].cells]

@@ -120,7 +120,7 @@ class Mail(NamedTuple):
 
 @_with_input_errors
 def read_mail(data: bytes) -> Mail:
-    r"""Parse a mail message; the body is its plain text, or else its HTML converted to Markdown.
+    r"""Parse a mail message; if the message has only an HTML body, convert the body to Markdown.
 
     Example:
         >>> read_mail(b"From: Ada\nSubject: Lamp\n\nIt is lit.").text
@@ -293,7 +293,7 @@ _MATH = re.compile(r"(\$\$?.+?\$\$?|\\\[.+?\\\]|\\\(.+?\\\))", re.DOTALL)
 
 
 def read_tex(text: str) -> tuple[str, str]:
-    r"""Return the text of a TeX file with Markdown headings, and its title; formulas stay TeX.
+    r"""Return the text of a TeX file with Markdown headings, and the file's title; formulas stay in TeX.
 
     Example:
         >>> read_tex(r"\title{Velm}\begin{document}\section{Light}\emph{It} burns 3\,kg.\end{document}")

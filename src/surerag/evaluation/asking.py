@@ -116,7 +116,8 @@ async def aevaluate(
 ) -> EvaluationRun:
     """Ask all systems the same questions without blocking the event loop, in which coroutine functions run.
 
-    ``systems``, ``questions``, ``path`` and ``options``, the result and errors are as in :func:`evaluate`.
+    ``systems``, ``questions``, ``path`` and ``options`` are the arguments of :func:`evaluate`. The
+    result and the errors are also the same.
     """
     loop, stop = asyncio.get_running_loop(), threading.Event()
     try:
@@ -188,8 +189,6 @@ def _ask_missing(
 def _ask(
     system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop, run: EvaluationRun
 ) -> Iterator[Row]:
-    """Ask a system all questions of a batch at the same time; store and yield each answer as it arrives."""
-
     def answer(question: Question) -> Row:
         started = time.perf_counter()
         try:
@@ -237,7 +236,7 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Lock systems of a run against other processes that would ask them, too; do nothing on Windows."""
+    """Lock systems of a run, so that no other process asks the same systems; do nothing on Windows."""
     if path is None or fcntl is None:
         yield
         return

@@ -32,8 +32,8 @@ def documents_with_references(
     """Return, by question key, the names of up to three documents that contain a reference answer.
 
     Words are compared as in the metric ``contains``. A question is left out if its references are only yes,
-    no or a single letter, because nearly every document contains these words. It is also left out if a
-    reference is the abstention "I do not know.", because then no document should contain the answer.
+    no or a single letter, because nearly every document contains these words. A question is also left out if
+    a reference is the abstention "I do not know.", because then no document should contain the answer.
 
     Example:
         >>> question, other = Question("Where?", ("Old Velm",)), Question("Who?", ("Bo",))
@@ -42,9 +42,8 @@ def documents_with_references(
         [('ada.md',), ()]
     """
     sources_by_key: dict[str, dict[str, None]] = {}
-    candidates: dict[
-        str, list[tuple[int, list[str], str]]
-    ] = {}  # by a reference's longest word, which is rare
+    # The key is the longest word of a reference: long words are rare, so each list is short.
+    candidates: dict[str, list[tuple[int, list[str], str]]] = {}
     for question in questions:
         for words in _words_of_references(question):
             sources_by_key.setdefault(question.key, {})
@@ -133,13 +132,13 @@ class Causes:
         return bool(settings.get("scope")) or any(row.answer.contexts for row in rows if row.answer)
 
     def are_unknown(self, system: str) -> bool:
-        """Return whether causes are unknown: a user's own system answers wrong and reports no passages."""
+        """Return True if a user's own system gives a wrong answer and reports no passages."""
         if self.reports_passages(system) or pipeline_of(self.run.settings(system)) is not None:
             return False
         return any(map(self._is_wrong, self.run.answered(system).values()))
 
     def _is_wrong(self, row: Row) -> bool:
-        """Return whether an answer is wrong, and its reference can be looked up in passages."""
+        """Return True if an answer is wrong and the reference answer can be looked up in passages."""
         score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
         return score is not None and score < RIGHT and bool(self._references_of(row.question))
 

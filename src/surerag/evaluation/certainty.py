@@ -20,8 +20,7 @@ SHARES = (0.5, 0.7, 0.9)
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
-"""Minimum number of answers at the first point of a curve. The first point also has at least a tenth of all
-answers."""
+"""Minimum number of answers at the first point of a curve, which also has at least a tenth of all answers."""
 _CURVE_POINTS = 60
 
 
@@ -57,7 +56,7 @@ def surest_answers(run: Run, system: str) -> SurestAnswers | None:
     """Return how well certainty predicts a system's right answers.
 
     An answer counts as right if its score by the run's first metric is at least 0.5. Return None if no answer
-    has a certainty and a score.
+    has both a certainty and a score.
 
     Raises:
         ConfigurationError: If the run has no such system.

@@ -59,7 +59,6 @@ def certainty_charts(surest_of: Mapping[str, SurestAnswers]) -> str:
 
 
 def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Return a figure with one pair of axes as an HTML element; ``draw`` draws into the axes."""
     with extra("evaluation"):
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG

@@ -27,7 +27,8 @@ from surerag.methods.lazy_rag.gates import AbstentionGate
 from surerag.text import counted, printable
 
 MARGIN = 0.02
-"""Loss of mean score that an interval must exclude before a cheaper system is recommended."""
+"""A cheaper system is recommended only if the interval of its difference from the baseline excludes a loss of
+mean score of this size."""
 SAVING = 0.1
 """Minimum share of searches, tokens, calls or seconds that a system must save to count as cheaper."""
 _NO_TIME = 0.01
@@ -140,7 +141,6 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
 
 
 def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
-    """Return in words which log-probabilities a model's answers lack; empty if they lack none."""
     reported = (answer.certainty for answer in answers if answer.certainty)
     certainties = [certainty for certainty in reported if certainty.reason != NO_WORDS]
     if not certainties or any(DEFAULT_MEASURE in one.uncertainties for one in certainties):
@@ -226,7 +226,7 @@ def _lacks_logprobs(run: Run, system: str) -> bool:
 
 
 def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
-    """Return sentences about how few passages are enough; empty unless several systems are plain RAG."""
+    """Return sentences that say how few passages are enough; empty unless several systems are plain RAG."""
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -262,7 +262,7 @@ def _points(difference: Estimate) -> str:
 
 
 def problems(run: Run, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each system that failed, or was asked too few questions to be compared."""
+    """Return a sentence for each system that failed on questions, or that is not compared."""
     sentences, comparable = [], run.comparable
     for system in run.systems:
         rows = [row for row in run.rows if row.system == system]
@@ -388,7 +388,6 @@ def _difference(
 
 
 def _no_difference(difference: Estimate, margin: float | None) -> str:
-    """Return a sentence about two systems with equal means: how much they may still differ."""
     if margin is None or difference.interval is None:
         return "Both means are equal on these questions."
     most = max(-difference.interval.lower, difference.interval.upper)
@@ -418,14 +417,12 @@ def _costs(run: Run, system: str, baseline: str, name: str) -> str:
 
 
 def _time_differs(run: Run, system: str, baseline: str) -> bool:
-    """Return whether the mean times of two systems differ by 10 ms or more, and not by chance."""
     value, interval, _ = paired_difference(*pairs(run, system, baseline, "seconds"), bounds=None)
     differs = interval is not None and not interval.lower <= 0 <= interval.upper
     return differs and abs(value) >= _NO_TIME
 
 
 def _change(run: Run, system: str, baseline: str, cost: str) -> float | None:
-    """Return the relative change of a mean cost against the baseline; None if a system reports no cost."""
     a, b = run.values(system, cost), run.values(baseline, cost)
     keys = [key for key in a if key in b]
     total = sum(b[key] for key in keys)

@@ -56,8 +56,8 @@ class Verdict:
         requirement: The text of the requirement.
         outcome: ``"pass"``, ``"fail"`` or ``"undecided"``.
         estimate: Left side minus right side of the requirement in the sample, rounded to six decimals. If
-            ``of_share`` is true, it is the share of questions that meet the requirement minus the required
-            share.
+            ``of_share`` is true, the estimate is the share of questions that meet the requirement minus the
+            required share.
         lower: One-sided lower confidence bound of the estimate.
         upper: One-sided upper confidence bound of the estimate.
         n: Number of questions.
@@ -126,19 +126,19 @@ class Requirement:
         worse = self.measure in (*COSTS, "errors")
         if self.measure in measures and self.at_most != worse:
             raise ConfigurationError(
-                f"the requirement {self.text!r} demands {'large' if worse else 'small'} {self.measure}",
+                f"{self.text!r} requires a {'minimum' if worse else 'maximum'} of {self.measure}, but "
+                f"{'smaller' if worse else 'larger'} values are better",
                 hint=f"write {'<=' if worse else '>='}",
             )
         is_bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
         self._check_form(is_bounded)
 
     def _check_form(self, is_bounded: bool) -> None:
-        """Check that only an unbounded measure has a share of questions or a cap, and has one of them."""
         has_bound = self.share is not None or self.cap is not None
         if is_bounded and has_bound:
             raise ConfigurationError(
-                f"the requirement {self.text!r}: expected a requirement on the mean of {self.measure}, got a "
-                f"{'share of questions' if self.cap is None else 'cap'}",
+                f"the requirement {self.text!r}: expected a requirement on the mean of {self.measure}, got "
+                f"one with a {'share of questions' if self.cap is None else 'cap'}",
                 hint='remove "in … % of questions" or "capped at …"',
             )
         if not is_bounded and not has_bound:
@@ -186,7 +186,7 @@ def parse_requirement(text: str) -> Requirement:
 
 
 def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
-    """Test a requirement on the questions that both systems answered.
+    """Test a requirement on the questions that all systems in the requirement answered.
 
     The forms of a requirement are ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``,
     ``tokens(lazy) <= 0.8 * tokens(plain) in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain)
@@ -227,7 +227,8 @@ def test_for(
 ) -> tuple[MeanTest, float]:
     """Return a test of a mean, and the value with which the requirement compares the mean.
 
-    If the requirement ends in "in 90 % of questions", the mean is the share of questions that meet it.
+    The mean is the mean of ``a - scale * b``. But if the requirement ends in "in 90 % of questions", the mean
+    is the share of questions that meet the requirement.
 
     Args:
         requirement: The requirement.
@@ -290,7 +291,9 @@ def choose_test(
     groups: Groups = None,
     confidence: float = 0.95,
 ) -> MeanTest:
-    """Return a test of the mean of ``a - scale * b``: exact for binary values, else ``betting_p_value``.
+    """Return a test of the mean of ``a - scale * b``.
+
+    The test is exact if the values are binary and the scale is 0 or 1; otherwise, it is the test by betting.
 
     Args:
         a: Values of the first system, shape [n].

@@ -24,8 +24,8 @@ class PassageCount:
         passages: Largest number of passages in a prompt of the system.
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
-        within_margin: Whether the whole interval of the difference is above minus the margin, for this system
-            and for each system with more passages.
+        within_margin: Whether the lower end of the interval of the difference is above ``-margin``, for this
+            system and for each system with more passages.
     """
 
     system: str
@@ -91,5 +91,5 @@ def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) ->
 
 
 def fewest(counts: Sequence[PassageCount]) -> PassageCount:
-    """Return the entry with the fewest passages among the entries whose ``within_margin`` is true."""
+    """Return the system with the fewest passages, among the systems whose ``within_margin`` is true."""
     return [count for count in counts if count.within_margin][-1]

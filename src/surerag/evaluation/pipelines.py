@@ -47,7 +47,7 @@ class Pipeline:
         acted: Texts for reports: what the method did if it searched (or rewrote), and what it did otherwise.
         decides_by: Name of the option with the gate or metric that decides whether the method searches (or
             rewrites); empty for a pipeline that has neither gate nor metric.
-        title: Name of the method in reports, such as L-RAG; empty for a pipeline without a method.
+        title: Name of the method in reports, such as L-RAG; empty if reports name no method.
         is_candidate: Whether a report may recommend the pipeline; False for a pipeline that needs contexts
             which only an evaluation has.
     """
@@ -65,7 +65,7 @@ class Pipeline:
     is_candidate: bool = True
 
     def takes(self, number: float | None) -> bool:
-        """Whether ``number`` is allowed after ``@`` in the pipeline's name; None means no number."""
+        """Return whether ``number`` is allowed after ``@`` in the pipeline's name; None means no number."""
         if number is None:
             return True
         if self.limit == "passages":
@@ -102,13 +102,13 @@ PIPELINES: Mapping[str, Pipeline] = {
     "oracle": Pipeline(searches=False, is_candidate=False),
 }
 """Pipelines by name; ``docs/compare.md`` explains each name. ``lazy@0.8`` and ``rewritten@inf`` set the
-threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy`` if it always searches."""
+threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy@-inf``, which always searches."""
 NAMES = tuple(PIPELINES)
 STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
 
 
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline | None:
-    """Return the pipeline of a system by its settings; None for a user's own system.
+    """Return the pipeline that a system's settings name; None for a user's own system.
 
     Example:
         >>> pipeline_of({"system": "lazy@0.8"}) is PIPELINES["lazy"]
@@ -258,7 +258,6 @@ def _build_component(name: str, setup: PipelineSetup, threshold: float | None = 
 
 
 def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
-    """Merge the services of a pipeline's components; each service is taken from the first that has it."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
     own = Services(reader=setup.reader, retriever=setup.retriever)
     merged = {
@@ -271,7 +270,6 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
 ) -> Program[AnswerResult]:
-    """Answer from retrieved passages, from the question's contexts (``oracle``), or from no passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n

@@ -41,7 +41,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "group": ("group", "document", "document_id", "doc_id", "article", "title"),
 }  # fmt: skip
 """Accepted column names of each field, which include the names in RAGAS, LangSmith, DeepEval and SQuAD. If a
-file has several of these columns, the first name in the list is used."""
+file has several columns for a field, the first name with a value is used."""
 
 _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 TABLES = (".csv", ".tsv", ".xlsx")
@@ -49,7 +49,7 @@ TABLES = (".csv", ".tsv", ".xlsx")
 _DIVIDERS = (r"\s*\n\s*", r"\|", ";")
 """Patterns of the separators of several answers in one cell."""
 _ANSWER_WORDS = 8
-"""Maximum number of words of an answer in a cell that is divided at line breaks or semicolons."""
+"""A cell is divided at line breaks or semicolons only if each part has at most this number of words."""
 _HEADER_ROWS = 10
 """Number of first rows of a table in which the header is looked for."""
 _LONGEST_NAME = 200
@@ -66,7 +66,8 @@ _DOCUMENT_KEYS = (
     "title",
     "id",
 )
-"""Keys of a context, or of its metadata, with the name of its document; the first key that exists is used."""
+"""Keys of a context, or of the context's metadata, that may hold the name of the document; the first key with
+a value is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Question:
     group: str = ""
 
     def __post_init__(self) -> None:
-        if len(self.group) > _LONGEST_NAME:  # a column may hold the document itself
+        if len(self.group) > _LONGEST_NAME:  # a column may hold the text of the document
             text = self.group
         elif self.contexts and not self.group:
             text = self.contexts[0]
@@ -144,9 +145,9 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
     unused = _unused_columns(records[0].value, names)
     if unused and not any(question.references for question in questions):
         warnings.warn(
-            f"{path}: no question has a right answer, and these columns are not used: {', '.join(unused)}; "
-            "if one of them holds the right answers, name it: --columns references=NAME, or in Python "
-            "columns={'references': NAME}",
+            f"{path} has no reference answers, and these columns are not used: {', '.join(unused)}; if one "
+            "of these columns holds the reference answers, name the column: --columns references=NAME, or in "
+            "Python columns={'references': NAME}",
             FileNotesWarning,
             stacklevel=2,
         )
@@ -186,7 +187,6 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
 
 
 def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return ``columns`` with fields as its keys; a key that is an alias is replaced by its field."""
     names: dict[str, str] = {}
     for name, column in columns.items():
         field = next((field for field in ALIASES if name == field or name in ALIASES[field]), None)
@@ -199,8 +199,6 @@ def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Divider:
-    """Divides cells into several answers; counts the divided cells, and stores the first of them."""
-
     def __init__(self) -> None:
         self.cells, self.first = 0, ""
 
@@ -218,9 +216,9 @@ class _Divider:
     def __str__(self) -> str:
         cells = "1 cell holds" if self.cells == 1 else f"{self.cells} cells hold"
         return (
-            f"{cells} several right answers, divided at line breaks, | or ;, such as "
-            f"{ascii(self.first)[:80]}; "
-            'if a mark belongs to an answer, write the cell as a JSON list: ["one; and the same"]'
+            f"{cells} several right answers, which were divided at line breaks, | or ;, such as "
+            f"{ascii(self.first)[:80]}; if | or ; belongs to an answer, write the cell as a JSON list: "
+            '["one; and the same"]'
         )
 
 
@@ -250,7 +248,6 @@ def _records(path: Path, names: Mapping[str, str]) -> Iterable[Record]:
 
 
 def _contents(path: Path) -> bytes | list[Record]:
-    """Return the bytes of a file, or the rows of a Parquet file."""
     if path.exists() and not path.is_file():  # reading a named pipe or a device may never end
         raise InputError(f"{path} is not a regular file", hint="pass the path of a file")
     try:
@@ -264,7 +261,6 @@ def _contents(path: Path) -> bytes | list[Record]:
 
 
 def _header_row(rows: Sequence[Record], names: Mapping[str, str]) -> int | None:
-    """Return the index of the first row that names the column of questions; None if no row does."""
     expected = [names["question"]] if "question" in names else ALIASES["question"]
     parents = [name.partition(".")[0] for name in expected]  # a cell may hold a mapping
     for index, row in enumerate(rows[:_HEADER_ROWS]):
@@ -274,11 +270,6 @@ def _header_row(rows: Sequence[Record], names: Mapping[str, str]) -> int | None:
 
 
 def _question_sheet(data: bytes, path: Path, names: Mapping[str, str]) -> list[Record]:
-    """Return the rows of the first sheet with a header, from the header on.
-
-    Raises:
-        InputError: If the workbook is damaged, or no sheet has a column of questions.
-    """
     try:
         sheets = {title: rows for title, rows in workbook_rows(data).items() if rows}
     except InputError as error:
@@ -330,7 +321,7 @@ def _decode_file(data: bytes, path: Path) -> str:
 
 
 def _parse_cell(value: Any) -> Any:
-    """Parse a cell with a list or mapping in JSON or Python notation; return other values unchanged."""
+    """Return the list or mapping in a cell with JSON or Python notation; return other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         for parse in (json.loads, ast.literal_eval):
             try:
@@ -404,13 +395,12 @@ def _same_column(name: str, columns: Collection[str]) -> str | None:
 
 @lru_cache(maxsize=64)
 def _columns_by_case(columns: tuple[str, ...]) -> Mapping[str, str]:
-    """Return columns by their names in lower case, without columns that differ only in case."""
+    """Return column names by their lower-case forms, without names that differ only in case."""
     lower = [column.casefold() for column in columns]
     return {name: column for name, column in zip(lower, columns, strict=True) if lower.count(name) == 1}
 
 
 def _plain_value(value: Any) -> Any:
-    """Convert a value for JSON: a numpy array becomes a list, NaN becomes None, and 7.0 becomes 7."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float) and (math.isnan(value) or value.is_integer()):
         return None if math.isnan(value) else int(value)

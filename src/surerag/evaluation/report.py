@@ -57,7 +57,7 @@ Prices = tuple[float, float]
 MAX_QUESTIONS = 500
 """Maximum number of questions that a page lists; the run contains all questions."""
 MAX_SUREST = 200
-"""Maximum number of answers that a page lists by uncertainty for each system."""
+"""Maximum number of answers of each system that a page lists, ordered by uncertainty."""
 MAX_LINE = 200
 """Maximum number of characters of a question or answer that :func:`example_answers` shows."""
 MAX_CHARACTERS = 800
@@ -82,7 +82,6 @@ def table_columns(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> 
 
 
 def _scored(run: Run) -> dict[str, str]:
-    """Return the number of scored answers by system; empty if the run has no metric."""
     metric = next((name for name in run.measures if name in run.metrics), "")
     return {system: str(len(run.values(system, metric))) for system in run.comparable} if metric else {}
 
@@ -155,10 +154,10 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
-        # Each interval is in the line below its value: then four systems need at most 80 characters a line.
+        # Each interval is in the line below its value, so that four systems fit into 80 characters.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
-    # A caption of the table would be as narrow as the table.
+    # A caption would be wrapped to the width of the table, which may be narrow.
     return TerminalTable(table, Text(notes(run), style="table.caption"))
 
 
@@ -218,7 +217,7 @@ def number_text(value: float) -> str:
 
 
 def money_spent(run: Run, system: str, prices: Prices) -> float | None:
-    """Return the cost of a system's answers by the prices of tokens; None if it reports no tokens."""
+    """Return the price of all answers of a system; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
     prompt, completion, thinking = (sum(run.values(system, name).values()) for name in names)
     return api_cost(prompt, completion + thinking, *prices) if run.values(system, "tokens") else None
@@ -286,7 +285,7 @@ def write_report(
         baseline: Name of the system that the others are compared with; empty means the first system.
         prices: Price of a million prompt tokens, and of a million completion tokens; with zeros, no money is
             shown.
-        verdicts: Verdicts on requirements that the page shows.
+        verdicts: Verdicts on requirements, to show on the page.
         title: Title of the page; empty means the names of the systems and the number of questions.
         labels: Names that replace the systems' names in the findings.
         margin: Acceptable loss of the mean score, such as 0.02.
@@ -339,7 +338,7 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return the text of each cell by column and system: AUROC, and right answers among the most certain."""
+    """Return the text of each cell by column and system: AUROC, and share of right answers."""
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
@@ -397,7 +396,6 @@ def _certainty_section(
 def _answers_by_uncertainty(
     run: Run, system: str, answers: Sequence[tuple[Row, CalibrationRow]], *, is_open: bool
 ) -> str:
-    """Return a folding HTML table of a system's answers, the surest first."""
     metric = next((name for name in run.measures if name in run.metrics), "")
     scores = run.values(system, metric) if metric else {}
     lines = ""
@@ -443,12 +441,10 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
         "same meaning in other words is not found."
     )
     if left_out := _wrong_without_cause(run, why):
-        whose = (
-            "answers are not counted, because their" if left_out > 1 else "answer is not counted, because its"
-        )
+        verb = "is" if left_out == 1 else "are"
         note += (
-            f" {left_out} wrong {whose} reference answer is only yes, no, a letter or "
-            '"I do not know.", for which a comparison of words proves nothing.'
+            f" {counted(left_out, 'wrong answer')} {verb} not counted: if the reference answer is only yes, "
+            'no, a letter or "I do not know.", a comparison of words proves nothing.'
         )
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
     return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
@@ -465,7 +461,6 @@ def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
 
 
 def _wrong_without_cause(run: Run, why: Causes) -> int:
-    """Return the number of wrong answers whose reference cannot be searched for, such as yes or no."""
     return sum(
         why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
         for system in run.comparable
@@ -484,7 +479,6 @@ def _skipped_files(run: Run) -> str:
 
 
 def _passages_section(run: Run, margin: float) -> str:
-    """Return the page's section on numbers of passages; empty unless several systems are plain RAG."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""
@@ -575,7 +569,6 @@ def _question_details(
 
 
 def _score_text(metric: str, score: float | None) -> str:
-    """Return "right" for 1, "wrong" for 0, else the metric and the score; empty for None."""
     if score is None:
         return ""
     return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
@@ -588,7 +581,6 @@ def _passages_text(numbers: Sequence[int]) -> str:
 
 
 def _passage_item(text: str, source: str, *, holds: bool) -> str:
-    """Return a passage as an HTML list item, with its source and whether it contains the reference."""
     head = ": ".join(filter(None, [source, "contains the reference answer" if holds else ""]))
     head = f"<b>{_html(head)}</b>\n" if head else ""
     excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text

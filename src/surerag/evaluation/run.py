@@ -29,14 +29,14 @@ from surerag.messages import Usage
 
 OnChange = Literal["refuse", "ask"]
 Metric = Callable[[str, Sequence[str]], float]
-"""A function that takes an answer and its reference answers, and returns a score in [0, 1]."""
+"""A function that takes an answer and the question's reference answers, and returns a score in [0, 1]."""
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
 """Alternative names of metrics."""
 FAILURES = 5
 """Number of successive failures after which a system gets no more questions."""
 NEARLY_ALL = 0.9
-"""Minimum share of the questions that a system must have been asked to be compared with other systems."""
+"""A system is compared with other systems only if it was asked at least this share of the questions."""
 _APPLICATION = 0x53524148
 """SQLite application id that identifies a database as an evaluation run."""
 FORMAT = 1
@@ -58,7 +58,7 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 
 def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return the functions of metrics by name; a mapping of a user's own functions is copied.
+    """Return the functions of metrics by name; for a mapping of a user's own functions, return a copy.
 
     Raises:
         ConfigurationError: If a name is unknown, or ``metrics`` is an empty list.
@@ -107,7 +107,7 @@ class Row:
         return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
 
     def measured(self, name: str) -> float | None:
-        """Return the tokens, calls, seconds or a score by name; None if the system does not report it."""
+        """Return tokens, calls, seconds or a score by name; None if the system did not report the value."""
         if self.answer is None:
             return None
         if name in ("tokens", "seconds"):
@@ -172,7 +172,7 @@ class Run:
         """Close the file of the run."""
         if self._writing:
             # Without its write-ahead log, a run is one file, which can be read on a read-only disk.
-            with suppress(sqlite3.Error):  # another process has the file open, or it is already closed
+            with suppress(sqlite3.Error):  # another process uses the file, or the run is already closed
                 self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
@@ -233,7 +233,7 @@ class Run:
 
     @property
     def documents(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of the documents that contain a reference, by question key; None if not recorded."""
+        """Names of the documents with a reference answer, by question key; None if no names are stored."""
         if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'documents'"):
             return None
         rows = self._select("SELECT key, names FROM documents")
@@ -267,7 +267,8 @@ class Run:
         """Return the values of a measure for a system, by question key.
 
         A measure is a metric, a score, ``"tokens"``, ``"calls"``, ``"seconds"`` or ``"errors"``. Questions
-        without references have no value of a metric. A failed question has a metric of 0 and no costs.
+        without references have no value of a metric. If the system failed on a question, each metric is 0,
+        and the question has no costs.
 
         Raises:
             ConfigurationError: If the system is unknown, or a metric returns a number outside [0, 1].
@@ -300,7 +301,7 @@ class Run:
 
     @property
     def groups(self) -> dict[str, str]:
-        """Group of each question, such as its document, by question key; empty means no group."""
+        """Name of each question's group, such as a document, by question key; empty if there is no group."""
         return {key: row.question.group for rows in self.table.values() for key, row in rows.items()}
 
     @property
@@ -336,8 +337,8 @@ class Run:
             metric: Name of the metric that scores the answers; empty means the first metric of the run.
 
         Raises:
-            ConfigurationError: If the run lacks one of the two systems, or ``system`` is empty and the run
-                contains several pairs of such systems.
+            ConfigurationError: If the run does not contain both systems, such as ``lazy@inf`` and
+                ``lazy@-inf``. If ``system`` is empty, and the run contains several such pairs.
         """
         names = self.systems
         pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
@@ -445,10 +446,10 @@ class Run:
         """Store the systems and questions of a call of ``evaluate``.
 
         Raises:
-            ConfigurationError: If ``on_change`` is ``"refuse"``, and the settings of a system have changed,
-                or ``questions`` contains new questions and lacks stored questions.
+            ConfigurationError: With ``on_change="refuse"``, if the settings of a system have changed, or if
+                ``questions`` both contains new questions and lacks stored questions.
         """
-        _ = self.table  # raises for damaged rows, before a model is called
+        _ = self.table  # raises an error for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
@@ -487,7 +488,7 @@ class Run:
         self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
-        """Return the keys of the questions that a system has not answered, including failed questions."""
+        """Return the keys of the questions that a system has not answered, or on which the system failed."""
         stored = self._select(
             "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
             system.name,

@@ -42,7 +42,7 @@ _EXACT = 2_000
 
 
 class Pairs(NamedTuple):
-    """The values of two systems for the questions that both have a value for, and the questions' groups."""
+    """The values of two systems for the questions for which both have a value, and the groups."""
 
     first: list[float]
     second: list[float]
@@ -86,7 +86,7 @@ def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
 
 
 def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
-    """Return the values of two systems for the questions that both have a value for.
+    """Return the values of two systems for the questions for which both systems have a value.
 
     Raises:
         InputError: If there is no question with two values.
@@ -103,7 +103,9 @@ def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
 
 
 def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparison]:
-    """Compare each system with the baseline; systems that were asked too few questions are left out.
+    """Return the comparison of each other system with the baseline.
+
+    Systems that are not in ``run.comparable`` are left out, because they were asked too few questions.
 
     Args:
         run: The evaluation run.
@@ -128,8 +130,8 @@ def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparis
 def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Groups = None) -> float:
     """Return the two-sided p-value of the hypothesis that the values of pairs do not differ.
 
-    For binary values it is an exact test. For other values it is a permutation test, which flips the signs of
-    the differences. The signs of all pairs of one group are flipped together.
+    The test is exact for binary values without groups. Otherwise, the test is a permutation test: it flips
+    the signs of the differences, for all pairs of one group together.
 
     Example:
         >>> round(paired_p_value([1] * 9 + [0], [0] * 9 + [1]), 4)

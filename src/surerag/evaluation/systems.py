@@ -31,7 +31,7 @@ class EvaluationAnswer:
         finish: Why the answer ended: ``"length"`` if it was truncated.
         uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if it is
             unknown.
-        acted: Whether a method retrieved or rewrote; None for a system that makes no such decision.
+        acted: Whether a method retrieved or rewrote; None for a system that does not decide this.
         scores: Scores that the system computes itself, by name.
         certainty: How sure the model was of this answer; None if the system does not report it.
         sources: Source of each context, such as a file name; empty if the sources are not known.
@@ -66,7 +66,7 @@ class System:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the settings, by which stored answers are reused."""
+        """Hash of the settings; stored answers with the same hash are reused."""
         text = json.dumps(self.settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -74,9 +74,10 @@ class System:
 def as_system(name: str, target: Any) -> System:
     """Return a ``System`` for a component, a query engine, a runnable, a function or a coroutine function.
 
-    If the target has a method ``to_dict()``, the result is the system's settings, so that a run notices a
-    change. The settings of a function are its code, and the numbers and texts in its closure and defaults.
-    The settings of another object are only its type: if the object changes, use another name.
+    If the target has a method ``to_dict()``, the values that the method returns are the system's settings, so
+    that a run notices a change. The settings of a function are its code, and the numbers and texts in its
+    closure and defaults. The settings of another object are only its type: if the object changes, use another
+    name.
 
     Raises:
         ConfigurationError: If the target cannot answer questions.
@@ -108,12 +109,14 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def scope_setting(component: Any) -> dict[str, Any]:
-    """Return ``{"scope": scope_of(component)}``; empty for a component without an uncertainty threshold."""
+    """Return ``{"scope": scope_of(component)}``, or ``{}`` for a component without uncertainty threshold."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
 def as_answer(value: Any) -> EvaluationAnswer:
-    """Convert the value that a system returned: a text, a result of surerag or a framework, or a mapping.
+    """Return a system's answer as an ``EvaluationAnswer``.
+
+    The answer is a text, a mapping, or a result of a component of surerag, LlamaIndex or LangChain.
 
     Raises:
         InputError: If the value contains no answer, or scores are not finite numbers.
@@ -189,14 +192,12 @@ _USAGES = ("usage", "usage_metadata", "metadata")
 
 
 def _value_at(value: Any, path: str) -> Any:
-    """Return the value at a dotted path of keys and attributes; None if there is no value."""
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
     return value
 
 
 def _first_value(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
-    """Return the first value at one of the paths for which ``holds`` is true; None if there is no value."""
     return next((found for path in paths if holds(found := _value_at(value, path))), None)
 
 

@@ -21,7 +21,7 @@ _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
 
 
 class TextChunk(NamedTuple):
-    """A piece of a text, with the positions of its first character and after its last character."""
+    """A chunk of a text, and the positions where the chunk begins and ends (exclusive) in the text."""
 
     text: str
     start: int
@@ -76,8 +76,8 @@ def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: i
     Each passage of a Markdown table begins with the table's header.
 
     Returns:
-        Passages with ids of the form ``"<document id>#<number>"``. Their metadata are those of the document,
-        and the keys ``document`` (the document's id), ``title``, ``start`` and ``end``.
+        Passages with ids of the form ``"<document id>#<number>"``. The metadata of a passage are the
+        document's metadata, and ``document`` (the document's id), ``title``, ``start`` and ``end``.
     """
     documents = list(documents)
     check_items(Document, documents, "make a Document from a text: surerag.documents.Document(id, text)")

@@ -27,7 +27,7 @@ _DECIMALS = 5
 
 
 class PassageIndex:
-    """An index in memory: retrieves the passages whose vectors have the largest inner product with the query.
+    """An index in memory that ranks passages by the inner product of their vectors with the query's vector.
 
     Args:
         passages: The corpus.
@@ -122,7 +122,7 @@ class PassageIndex:
         return self.retrieve_many([query], k)[0]
 
     async def aretrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Retrieve without blocking the event loop: with the encoder's ``aencode``, or else in a thread."""
+        """Retrieve without blocking the event loop, with the encoder's ``aencode``, or else in a thread."""
         aencode = getattr(self._encoder, "aencode", None)
         if aencode is None:
             return await in_thread(self.retrieve, query, k)
@@ -151,7 +151,7 @@ class PassageIndex:
 class SummaryIndex(PassageIndex):
     """An index of summaries in memory, for L-RAG's first pass.
 
-    It returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
+    The index returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
     documents, use a vector store.
     """
 
@@ -170,13 +170,14 @@ class SummaryIndex(PassageIndex):
             documents: The corpus. A document without a summary is indexed by its first words; see
                 :func:`~surerag.retrieval.with_summaries`.
             encoder: The model that embeds summaries and queries.
-            summarize: A function that returns a summary of each document; by default the first two sentences.
+            summarize: A function that returns a summary of each document. By default, a summary is the first
+                two sentences of a document.
             **options: Options of :meth:`from_passages`: ``batch_size``, ``k`` and ``progress``.
 
         Raises:
             InputError: If there is no document, or a document has no text.
             ConfigurationError: If there are more than ``MAX_IN_MEMORY`` documents.
-            ServiceError: If ``summarize`` returns another number of summaries.
+            ServiceError: If the number of summaries differs from the number of documents.
 
         Warns:
             MissingSummariesWarning: If documents have no summary.

@@ -21,7 +21,7 @@ from surerag.text import UNSPACED, check_language, split_sentences
 
 
 class MissingSummariesWarning(UserWarning):
-    """Warns of documents without a summary; L-RAG always retrieves if such a document is the nearest."""
+    """Warns of documents without a summary. If such a document is the nearest, L-RAG always retrieves."""
 
 
 class StaleSummariesWarning(UserWarning):
@@ -33,11 +33,12 @@ Summarizer = Callable[[Sequence[Document]], list[str]]
 
 
 _WHOLE_TEXT = 200
-"""Maximum length, in characters, of a text of which all paragraphs count as prose."""
+"""In a text of at most this number of characters, each paragraph counts as prose."""
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Minimum number of words of a sentence in prose: with punctuation at its end, and without."""
 _LONGEST = 1000
-"""Maximum length of a sentence in a summary, in characters; a text without punctuation is one sentence."""
+"""In a summary, a sentence is cut after this number of characters; a text without punctuation is one
+sentence."""
 _SEARCHED_CHARACTERS = 1000
 """If a document has no summary, this number of its first characters is indexed in place of a summary."""
 _DECIDING_CHARACTERS = 4000
@@ -75,7 +76,6 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yield the paragraphs of a text without markup and without lists of ``name: value``."""
     lines: list[str] = []
     for line in chain(_text_lines(text), [""]):
         if line:
@@ -170,7 +170,7 @@ def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> l
     """Return documents for an index of summaries: the text of each document is replaced by its summary.
 
     A document without a summary gets its title and first words as text, and the metadata key ``NO_SUMMARY``.
-    If such a document is the nearest to a question, L-RAG retrieves passages.
+    If such a document is the nearest to a question, L-RAG always retrieves passages.
 
     Raises:
         ServiceError: If the number of summaries differs from the number of documents.
@@ -191,7 +191,8 @@ def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> l
         names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         warnings.warn(
             f"{len(missing)} of {len(replaced)} documents have no summary ({names}): L-RAG always retrieves "
-            "if such a document is the nearest. A model writes summaries: summarize=ModelSummaries(reader)",
+            "if such a document is the nearest to a question. A model can write summaries: "
+            "summarize=ModelSummaries(reader)",
             MissingSummariesWarning,
             stacklevel=3,
         )
@@ -260,7 +261,7 @@ def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
 
 
 class ModelSummaries:
-    """Summarises documents with a model, for documents whose first sentences are no summary, such as tables.
+    """Summarises documents with a model, for example tables, whose first sentences are no summary.
 
     Summaries are cached by the document's text. If the model writes nothing, the summary is the document's
     first two sentences.

@@ -41,9 +41,11 @@ class StageMeans:
         name: ``"as asked"`` for the original queries, ``"distilled"`` or ``"aligned"``.
         log_perplexity: Mean log-perplexity of the reader's answers in nats, without empty or truncated
             answers.
-        change: Change of the log-perplexity compared with the original queries, paired by query.
+        change: Change of the log-perplexity compared with the original queries, paired by query; None for the
+            original queries themselves.
         correct: Share of right answers; None without references.
-        correct_change: Change of ``correct`` compared with the original queries, paired by query.
+        correct_change: Change of ``correct`` compared with the original queries, paired by query; None for
+            the original queries themselves, and without references.
     """
 
     name: str
@@ -65,7 +67,7 @@ class TrainingReport:
     """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the best model; None if no model's rewrites help.
+        rewriter: Folder of the last trained model whose rewrites help; None if no model's rewrites help.
         stages: Results on the held-out queries; the first entry is for the original queries.
         n_distilled: Number of rewrites that were used for distillation.
         n_preferences: Number of pairs of rewrites that were used for alignment.
@@ -104,8 +106,8 @@ def train_rewriter(
 ) -> TrainingReport:
     """Train a model to rewrite queries: distil a teacher's rewrites, then align the model with the reader.
 
-    Afterwards, held-out queries are answered with the model's rewrites and as asked, and the answers are
-    compared. If a training is interrupted, call this function again with the same arguments: it continues
+    Afterwards, the reader answers held-out queries as asked, and with the model's rewrites, and the answers
+    are compared. If a training is interrupted, call this function again with the same arguments: it continues
     from the files in ``output``.
 
     Args:
@@ -122,7 +124,8 @@ def train_rewriter(
     Raises:
         InputError: If there are too few queries, or the reward needs references and a query has none.
         MissingServiceError: If the reward needs an encoder, and ``encoder`` is None.
-        ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
+        ConfigurationError: If ``base`` cannot be loaded, or ``output`` has the files of a training with other
+            queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
         StorageError: If ``output`` cannot be written.
         MissingExtraError: If TRL is not installed.
@@ -210,7 +213,6 @@ def _means(name: str, tried: Sequence[TriedQuery], before: Sequence[TriedQuery] 
 def _log_perplexities_and_correctness(
     tried: Sequence[TriedQuery],
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the finite log-perplexities and the known correctness of queries, by the query's index."""
     numbered = list(enumerate(tried))
     logs = {at: math.log(trial.uncertainty) for at, trial in numbered if math.isfinite(trial.uncertainty)}
     return logs, {at: float(trial.correct) for at, trial in numbered if trial.correct is not None}

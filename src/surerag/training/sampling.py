@@ -217,25 +217,25 @@ def _try_own_rewrites(
 
 
 def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return minus the perplexity of the reader's answer: the reward "uncertainty" (DynQR)."""
+    """Return the negative perplexity of the reader's answer, which is larger for a surer answer (DynQR)."""
     trial = yield from try_query(query, text, options)
     return -trial.uncertainty
 
 
 def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if the reader's answer is right, else 0: the reward "answer" (Rewrite-Retrieve-Read)."""
+    """Return 1 if the reader's answer is right, else 0 (Rewrite-Retrieve-Read)."""
     trial = yield from try_query(query, text, options)
     return float(bool(trial.correct))
 
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if a retrieved document contains a right answer, else 0: the reward "documents" (RetPO)."""
+    """Return 1 if a retrieved document contains a right answer, else 0 (RetPO)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the mean cosine of documents and query, −1 without documents: the reward "relevance" (RaFe)."""
+    """Return the mean cosine similarity of the documents and the query; -1 without documents (RaFe)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0

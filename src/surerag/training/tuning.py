@@ -26,7 +26,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Fine-tune a distilled rewriter on preferences (DPO; DynQR, section 2.2); return the folder."""
+    """Fine-tune a distilled rewriter on preferences (DPO; DynQR, section 2.2); return the model's folder."""
     examples = [(item.query, {"chosen": item.better, "rejected": item.worse}) for item in preferences]
     return _tune("align", examples, base, output, options)
 
@@ -71,7 +71,7 @@ def _tune(
 
 
 def load_base(base: str | Path) -> tuple[Any, Any]:
-    """Load a model to train and its tokenizer; raise ConfigurationError if they cannot be used."""
+    """Return a model to train, and its tokenizer; raise ConfigurationError if they cannot be loaded."""
     with extra("train"):
         import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
