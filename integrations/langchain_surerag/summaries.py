@@ -241,7 +241,7 @@ class SummaryTier:
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
-        """Return a retriever that reuses the question vectors of the search for summaries, if it can."""
+        """Return a retriever that reuses the question's vector of the summary search, or ``retriever``."""
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"

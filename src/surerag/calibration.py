@@ -975,7 +975,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the probability of at most ``count`` successes in ``n`` trials, which may be fractions."""
+    """Return the probability of at most ``count`` successes in ``n`` trials; both may be fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

@@ -333,7 +333,7 @@ def handled(
     handle: Callable[[Effect[Any]], Program[Any]],
     ends: Callable[[BaseException], BaseException | None] = lambda error: None,
 ) -> Program[R]:
-    """Run a method's generator, and answer each of its requests (effects) with ``handle(effect)``.
+    """Run ``program``, a method's generator, and answer each request (effect) with ``handle(effect)``.
 
     ``handle(effect)`` is a generator, too: it may yield requests, and returns the answer. An error in
     ``handle`` is raised inside ``program``. But if ``ends(error)`` returns an exception, ``program`` is

@@ -437,7 +437,7 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
         for place, (what, text) in texts.items()
     )
     note = (
-        "The search for a reference answer compares words, as the metric contains does; a passage with the "
+        "The search for a reference answer compares words, like the metric “contains”. A passage with the "
         "same meaning in other words is not found."
     )
     if left_out := _wrong_without_cause(run, why):

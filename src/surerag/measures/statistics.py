@@ -70,8 +70,9 @@ def mean_interval(
 ) -> Estimate:
     """Return the mean of a sample with its confidence interval.
 
-    If every value equals one of the bounds (such as 0 or 1), the interval is Wilson's interval. Otherwise it
-    is computed as in :func:`paired_difference`.
+    If each value is one of the two bounds (such as 0 or 1), and both bounds occur, the interval is Wilson's
+    interval. If all values are equal, the interval is exact (Clopper-Pearson). Otherwise, the interval is
+    computed as in :func:`paired_difference`.
 
     Args:
         values: The sample, shape [n].

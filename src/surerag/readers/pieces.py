@@ -88,7 +88,7 @@ class ThoughtSplitter:
 
     @property
     def unclosed(self) -> bool:
-        """Whether the text is inside thoughts that need a closing mark, unlike the thoughts of gpt-oss."""
+        """Whether the text ends inside thoughts whose closing mark is missing (gpt-oss needs no such mark)."""
         return self.thinking and not self.closed and self._closing not in (None, CHANNEL)
 
     @property

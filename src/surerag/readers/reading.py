@@ -421,7 +421,7 @@ class Reading:
 
 
 def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
-    """Return the beginning of ``text`` that the tokens of ``entries`` spell, in whole characters."""
+    """Return the beginning of ``text`` that consists of the tokens in ``entries``."""
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
     return start if text.startswith(start) else text[: len(start)].strip()

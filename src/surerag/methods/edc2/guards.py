@@ -72,7 +72,7 @@ _ONLY_NUMBERS = re.compile(
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the passages that a reply names; an empty list if the reply contains more than passage numbers.
+    """Return the passages that a reply lists; an empty list if the reply is not only a list of passages.
 
     Args:
         text: The reply.

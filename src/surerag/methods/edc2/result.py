@@ -95,7 +95,7 @@ class EDC2Result(Result):
 def compressed_passage(
     sentences: Sequence[SupportedSentence], members: Sequence[int], passages: Sequence[Passage]
 ) -> Passage:
-    """Return a passage with the sentences of a compression, and the metadata of its best source."""
+    """Return a passage with the sentences as text, and with the metadata of the best source passage."""
     places = sorted(members)
     sources = [passages[at] for at in places]
     metadata: dict[str, Any] = {
