@@ -88,7 +88,7 @@ class ThoughtSplitter:
 
     @property
     def unclosed(self) -> bool:
-        """Whether the text ends inside thoughts that still need a closing mark (gpt-oss needs no such mark)."""
+        """Whether the text ends inside thoughts that need a closing mark (gpt-oss needs no such mark)."""
         return self.thinking and not self.closed and self._closing not in (None, CHANNEL)
 
     @property
