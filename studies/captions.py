@@ -65,8 +65,8 @@ CAPTIONS = {
         "Each row of the table is a score that should be higher for wrong answers than for right answers. In "
         "the last row, Qwen itself decides which of its answers have the same meaning, as in appendix B.2 of "
         "DENSE-RAG's paper. The table does not count the model calls for these decisions. There is no "
-        "evidence that DSE, the score of DENSE-RAG, finds wrong answers, whether the answers are compared by "
-        "their words or by Qwen."
+        "evidence that DSE, the score of DENSE-RAG, finds wrong answers, neither if words decide which "
+        "answers have the same meaning, nor if Qwen decides."
     ),
     "dense-world.Accuracy by DSE": (
         "Each row of the table is a range of DSE, the score of DENSE-RAG. The lower the DSE is, the larger "
@@ -288,10 +288,11 @@ CAPTIONS = {
     ),
     "seper-weights.Error of the belief": (
         "Each row of the table is a way to weigh ten sampled answers. Each cell of the table has the root "
-        "mean square error of SePer, and then the mean error of SePer, over four hundred random models. For "
-        "each random model, we computed the true probability of the right answer from all possible answers. "
-        "Smaller errors are better. α is the parameter of the Dirichlet distribution from which we drew the "
-        "probabilities of the next token. The larger α is, the more uncertain are the random models."
+        "mean square error of SePer, and then the mean error of SePer, over four hundred simulated models. We "
+        "know the probability of each possible answer of a simulated model, and so the true "
+        "probability of the right answer. Smaller errors are better. α is the parameter of the Dirichlet "
+        "distribution from which we drew the probabilities of the next token. The larger α is, the more "
+        "uncertain are the simulated models."
     ),
     "levels.intervals": (
         "Each row of the table is a kind of difference between two systems on n questions. Each value should "
@@ -341,9 +342,9 @@ CAPTIONS = {
         "`calibrate_threshold` chooses the threshold of L-RAG's uncertainty above which L-RAG searches. With "
         "the chosen threshold, L-RAG may give at most two points fewer right answers than always searching. "
         "Each row of the table says for how many questions a search repairs a wrong first answer or spoils a "
-        "right first answer. The row also compares the mean uncertainty of repaired and of spoiled answers "
-        "with the mean uncertainty of unchanged answers, in standard deviations (σ). Each of 250 samples has "
-        "250 questions. Up to 5 % of the samples may exceed the limit of two points. A threshold is "
+        "right first answer. The row also says by how many standard deviations (σ) the mean uncertainty of "
+        "these first answers differs from that of the other first answers. Each of 250 samples has 250 "
+        "questions. Up to 5 % of the samples may exceed the limit of two points. A threshold is "
         "*certified* if `calibrate_threshold` guarantees the limit. Without a certified threshold, L-RAG "
         "always searches. A larger share of saved searches is better."
     ),
