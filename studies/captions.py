@@ -288,8 +288,8 @@ CAPTIONS = {
     ),
     "seper-weights.Error of the belief": (
         "Each row of the table is a way to weigh ten sampled answers. Each cell of the table has the root "
-        "mean square error of SePer, and then the mean error of SePer, over four hundred simulated models. We "
-        "know the probability of each possible answer of a simulated model, and so the true "
+        "mean square error of SePer, and then the mean error of SePer, over four hundred simulated models. "
+        "We know the probability of each possible answer of a simulated model, and so the true "
         "probability of the right answer. Smaller errors are better. α is the parameter of the Dirichlet "
         "distribution from which we drew the probabilities of the next token. The larger α is, the more "
         "uncertain are the simulated models."
