@@ -151,8 +151,8 @@ def auroc(
     uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
     log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
     answers, the variance is Obuchowski's (Biometrics 53, 1997, Eq. 4), with Student's quantile. If A is 0
-    or 1, the interval is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller
-    class.
+    or 1, the interval is :func:`~surerag.measures.statistics.constant_interval` for n values, where n
+    is the smallest of three numbers: wrong answers, right answers, and groups.
 
     Args:
         uncertainty: Uncertainty of each answer, shape [answers]; larger means less certain, and infinity is

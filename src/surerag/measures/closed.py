@@ -55,7 +55,9 @@ def is_closed(answer: str) -> bool:
 
 
 def says(answer: str, closed: str) -> bool:
-    """Return whether an answer says ``closed``, and says neither the opposite nor another letter (A, B, …).
+    """Return whether an answer says the same as a closed answer, and nothing that contradicts it.
+
+    The opposite (no for yes, false for true) and another letter (B for A) contradict a closed answer.
 
     Args:
         answer: The answer, such as a sentence.
@@ -109,7 +111,7 @@ def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _letters(clauses: Sequence[str]) -> set[str]:
-    """Return the letters that an answer names as its choice; letters after "answer" are preferred."""
+    # Letters after a word such as "answer" are preferred to other letters.
     by_rank: tuple[set[str], ...] = (set(), set(), set(), set())
     for clause in clauses:
         words = _BETWEEN_SCRIPTS.sub(" ", UNSPACED.sub(r" \1 ", clause)).split()
@@ -124,7 +126,6 @@ def _letters(clauses: Sequence[str]) -> set[str]:
 
 
 def _is_choice(words: Sequence[str], place: int) -> bool:
-    """Return whether a letter names a choice: it is not a word such as an article, and not negated."""
     word = words[place]
     if place and words[place - 1].lower() in ("not", "nor", "neither"):
         return False

@@ -6,7 +6,10 @@ from __future__ import annotations
 def api_cost(
     prompt_tokens: float, completion_tokens: float, prompt_price: float, completion_price: float
 ) -> float:
-    """Return the cost of calls, in the currency of the prices per million tokens (EDC²-RAG, Table 8).
+    """Return the cost of calls from their numbers of tokens (EDC²-RAG, Table 8).
+
+    ``prompt_price`` and ``completion_price`` are the prices of one million tokens. The cost has the same
+    currency as these prices.
 
     Example:
         >>> round(api_cost(2155.10, 553.29, 0.15, 0.60) * 1e4, 2)

@@ -35,8 +35,9 @@ def normalize_answer(text: str) -> str:
     This is SQuAD's normalisation (L-RAG, section IV-E) with exceptions that keep different answers different.
     Punctuation inside a number and the sign of a number are kept, so that times, dates, decimals and negative
     numbers differ from whole numbers; commas between thousands are removed. The sign of a single letter is
-    kept (C++, A+). A text of only articles or only punctuation keeps them, except full stops. Punctuation of
-    other languages is removed, digits of all scripts become 0 to 9, and accents are composed (Unicode NFC).
+    kept (C++, A+). Articles are kept if the text has no other words, and punctuation other than full stops is
+    kept if the text has no words. Punctuation of other languages is removed, digits of all scripts become 0
+    to 9, and accents are composed (Unicode NFC).
 
     Example:
         >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")

@@ -82,10 +82,19 @@ def _per_inclusion(probabilities: NDArray[np.float64], n: int) -> NDArray[np.flo
 def belief_in_references(
     weights: ArrayLike, degrees: ArrayLike, references: References
 ) -> NDArray[np.float64]:
-    """Return the belief in the reference answers: sums of weights times degrees, combined over references.
+    """Return the reader's belief in the reference answers.
 
-    ``weights`` of N sampled answers have the shape [..., N]. ``degrees`` say how much each answer counts for
-    each reference, shape [N, references]. The result has the shape [...].
+    The belief in one reference is the sum, over the sampled answers, of weight times degree. For the argument
+    ``references``, see :func:`seper_soft`.
+
+    Args:
+        weights: Weight of each of the N sampled answers, shape [..., N].
+        degrees: Degree, in [0, 1], to which each answer has the meaning of each reference, shape
+            [N, references].
+        references: How the beliefs in several references are combined.
+
+    Returns:
+        The combined belief, shape [...].
     """
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     if references == "any":

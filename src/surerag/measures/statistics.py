@@ -81,7 +81,8 @@ def mean_interval(
         bounds: Smallest and largest possible value; None if there are no bounds.
 
     Raises:
-        ValueError: If the sample is empty, a value is not finite, or the number of groups is wrong.
+        ValueError: If the sample is empty, a value is not finite, or there is not one group for
+            each value.
 
     Example:
         >>> tuple(round(end, 4) for end in mean_interval([1.0] * 10).interval)
@@ -141,7 +142,7 @@ def paired_difference(
 def effective_size(
     values: ArrayLike, groups: Groups = None, confidence: float = 0.95, correlation: float = 1.0
 ) -> float:
-    """Return the effective size of a sample: the number of independent values with an equally precise mean.
+    """Return how many independent values would give the mean with the precision that this sample gives.
 
     For groups of m values with correlation ρ, the size is n / (1 + (m - 1) ρ) (Kish 1965), times a factor
     for the number of groups G: the squared ratio of the normal quantile to Student's quantile with G - 1
@@ -157,7 +158,7 @@ def effective_size(
     Example:
         >>> effective_size([1, 1, 0, 0] * 10), effective_size([1, 1, 0, 0] * 10, ["a"] * 40)
         (40.0, 40.0)
-        >>> round(effective_size([1, 1, 0, 0] * 10, np.arange(40) // 2), 1)  # two alike in each group
+        >>> round(effective_size([1, 1, 0, 0] * 10, np.arange(40) // 2), 1)  # each group has two equal values
         17.5
     """
     sample = np.asarray(values, dtype=np.float64)
@@ -174,8 +175,9 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     """Return the correlation ρ of the values within groups: 0 if they are independent, 1 if they are equal.
 
     The estimate of ρ reproduces the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n²,
-    with residuals e and G groups. The estimate is averaged with ``expected``, which has the weight of one
-    value, because a sample with few different values contains little information about ρ.
+    with residuals e and G groups. A sample whose values are almost all equal contains little information
+    about ρ. So the estimate is averaged with ``expected``, the value of ρ that is expected before the sample
+    is known. In this average, ``expected`` weighs as much as one value of the sample.
 
     Example:
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
@@ -292,7 +294,6 @@ def bootstrap_interval(
 def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Widen an interval to include ``value``; also widen a very narrow interval to the exact interval."""
     points = [*ends, value]
     narrow = _WIDTH_BY_CHANCE * (bounds[1] - bounds[0]) if bounds else _EQUAL_WITHIN * max(map(abs, points))
     if ends[1] - ends[0] <= narrow:
@@ -304,7 +305,9 @@ def _not_below_exact(
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
-    """Draw bootstrap resamples; return the counts of n observations in each resample, shape [resamples, n].
+    """Draw bootstrap resamples of n observations, and return how often each resample contains each of them.
+
+    The result has the shape [resamples, n].
 
     Example:
         >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES

@@ -59,7 +59,7 @@ class SecondOpinion(ABC):
 
     @abstractmethod
     def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Call the model again, and return its certainty of a non-empty answer."""
+        """Call the model again, and return its certainty of ``answer``, which is not empty."""
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,9 @@ def checked_number(value: object, owner: str) -> float:
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
     """Raise CapabilityError unless a reader reports what a gate or metric needs, such as log-probabilities.
 
-    ``owner`` is the name of the gate or metric. The error's hint recommends ``of_text``, an option that needs
-    only the answer's text, or ``of_logprobs``, an option that needs only log-probabilities.
+    ``owner`` is the name of the gate or metric. The error's hint recommends another setting: ``of_text``
+    needs only the answer's text. If the reader returns log-probabilities, the hint also names
+    ``of_logprobs``, which needs only these.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -233,7 +234,9 @@ def meaning_clusters(answers: Sequence[str]) -> list[int]:
 
 
 def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Generation:
-    """Return the first answer of the largest cluster; of equally large clusters, take the lowest index.
+    """Return the first answer of the largest cluster.
+
+    If several clusters are equally large, the cluster with the lowest index is used.
 
     Example:
         >>> typical_sample([Generation(text) for text in ("Orun", "Velm", "in Velm")], [0, 1, 1]).text

@@ -30,9 +30,10 @@ Rephrasings = LRUDict[str]
 def dense(
     session: DenseSession, passages: Sequence[Passage], label_chunks: bool = False
 ) -> Program[DenseResult]:
-    """Measure how well a reader understands a context (Algorithm 1); ``label_chunks`` also labels chunks.
+    """Measure how well a reader understands a context (Algorithm 1).
 
-    If ``max_calls`` is too small for all chunks, only the first chunks are rephrased. Errors are those of
+    With ``label_chunks``, chunks are also labelled as necessary or unnecessary for the answer. If
+    ``max_calls`` is too small for all chunks, only the first chunks are rephrased. Errors are those of
     :meth:`surerag.DenseEvaluator.program`.
     """
     check_question(session.question)
@@ -105,9 +106,10 @@ def measure(
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
-    """Label each uncertain chunk as necessary or unnecessary, by an answer without the chunk (Eq. 9).
+    """Label each uncertain chunk as necessary or unnecessary for the answer (Eq. 9).
 
-    A chunk is unnecessary if the answers with and without the chunk entail each other (Algorithm 3, line 24).
+    A chunk is uncertain if the answer changes when the chunk is rephrased. An uncertain chunk is unnecessary
+    if the answers from the contexts with and without it entail each other (Algorithm 3, line 24).
     The paper's Eq. 10, which demands entailment in one direction only, is not used. Only the first ``most``
     uncertain chunks are labelled; None means all.
     """
@@ -141,7 +143,10 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 
 @dataclass(eq=False)
 class DenseSession:
-    """Calls the models for one question, and caches their replies; ``reader`` is the name of the reader."""
+    """Calls the models for one question, and caches their replies.
+
+    The attribute ``reader`` is the reader's name.
+    """
 
     question: str
     options: DenseOptions | DenseRefinerOptions
@@ -156,7 +161,10 @@ class DenseSession:
         self._entails: dict[tuple[str, str], bool] = {}
 
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
-        """Return the maximum number of calls for measuring a context with ``tested`` rephrased chunks."""
+        """Return how many model calls a measurement of ``passages`` needs at most.
+
+        ``tested`` is the number of chunks that are rephrased. Equal answers need fewer calls.
+        """
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
         new = sum(self.rephrasings.get(key) is None for key in keys)
         return new + (tested + 1) + tested * (tested + 1)

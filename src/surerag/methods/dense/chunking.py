@@ -97,7 +97,10 @@ def _merge(
 def neighbour_similarities(
     texts: Sequence[str], spans: Sequence[Sequence[Span]]
 ) -> Program[list[NDArray[np.float64]]]:
-    """Return, for each text, the cosine similarity of neighbouring sentences; 0 for a zero vector."""
+    """Return, for each text, the cosine similarity of each sentence to the next sentence.
+
+    ``spans`` are the positions of each text's sentences. A sentence with a zero vector has the similarity 0.
+    """
     sentences = [
         text[start:end]
         for text, pieces in zip(texts, spans, strict=True)

@@ -137,7 +137,10 @@ def _exchange_chunks(
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
-    """Return the kept and the unnecessary chunks; if all chunks are unnecessary, keep the first chunk."""
+    """Return two lists: the chunks of a context that are kept, and the unnecessary chunks.
+
+    If all chunks are unnecessary, the first chunk is kept.
+    """
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
     return (stays, removed) if stays else (removed[:1], removed[1:])
@@ -146,7 +149,8 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
     """Return whether a round meets the condition of the option ``stop``.
 
-    ``better`` says whether the round's context is the best so far; ``stop="both"`` requires ``better``, too.
+    The condition ``"both"`` has three parts: the context's score is certain, the reader judges the context to
+    be sufficient, and the context is better than all earlier contexts (``better``).
     """
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
@@ -161,8 +165,8 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
     """Return whether a round's context is better than the best so far (Algorithm 3, lines 8 to 12).
 
     A conclusive score (see :attr:`surerag.methods.dense.result.DenseResult.conclusive`) always beats a score
-    that is not conclusive. Otherwise the lower score is better, but with ``stop="both"`` an insufficient
-    context never replaces a sufficient context.
+    that is not conclusive. Otherwise the lower score is better. There is an exception with ``stop="both"``:
+    a context that the reader judges to be insufficient never replaces a sufficient context.
     """
     if best is None:
         return True

@@ -145,7 +145,8 @@ class Round:
     Attributes:
         measured: The context's score, the answers, and the labels of the chunks.
         sufficient: Whether the reader judges the context to be sufficient; None if the reader was not asked.
-        best: Whether the context was the best so far when it was measured.
+        best: Whether the context was the best so far when it was measured. Also True for the context that
+            ended the refinement because it met the condition ``stop``.
         removed: Chunks that were removed after this round.
         added: Chunks that were added after this round.
         rechunked: Whether the next context consists of new semantic chunks of the documents.

@@ -90,11 +90,6 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """Raised if no rewritten query leads to a new prompt.
-
-    ``expected`` is False if the rewriter's reply is unusable, which causes a warning.
-    """
-
     def __init__(self, reason: str, *, expected: bool) -> None:
         super().__init__(reason)
         self.expected = expected

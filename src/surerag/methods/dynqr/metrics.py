@@ -51,10 +51,10 @@ def metric_name(metric: Metric) -> str:
 
 
 def trace_kind(metric: Metric) -> TraceKind:
-    """Return which trace to request with an answer: log-probabilities only, or also token entropies.
+    """Return which trace a metric needs with the answer: log-probabilities only, or also token entropies.
 
-    The metric ``"semantic_entropy"`` needs only texts; a trace serves the certainty of the answer, and may be
-    missing.
+    The metric ``"semantic_entropy"`` needs no trace. The trace is then optional; it is used only for the
+    ``certainty`` of the result.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"

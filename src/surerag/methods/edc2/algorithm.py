@@ -156,7 +156,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Send all prompts in one request; if the request fails, send each prompt alone: some may succeed."""
+        # If the request with all prompts fails, some prompts may succeed alone.
         if not prompts:
             return []
         try:
@@ -219,12 +219,6 @@ class _Compression(NamedTuple):
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
-        """Remove sentences without a source; replace an empty or too long compression by the passages.
-
-        With ``guard="off"``, nothing is removed or replaced. For the task ``"answer"``, only sentences with
-        quotations need a source, and any length is allowed. With ``variant="copy"``, each sentence is
-        replaced by the most similar sentence of the sources.
-        """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
         kept_sentences, removed = list[SupportedSentence](), list[str]()
         for one in sentences:
@@ -277,11 +271,8 @@ def _candidates(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the new context within a token limit, and the reports with ``tokens_after`` and ``left_out``.
-
-    A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
-    beginning of the best passage.
-    """
+    # A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
+    # beginning of the best passage.
     candidates, context, filled = _candidates(reports, passages), list[Passage](), list(reports)
     tokens_left = math.inf if limit is None else limit
     for candidate in candidates:
@@ -305,7 +296,6 @@ def _fill_context(
 
 
 def _first_words(candidates: Sequence[_Candidate], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the index of the best passage's cluster, and the passage, cut to at most ``limit`` tokens."""
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in candidates:
             ends = [match.end() for match in unit_end.finditer(passage.text)]

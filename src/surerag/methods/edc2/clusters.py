@@ -51,10 +51,7 @@ def form_clusters(
 
 
 def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
-    """Return the positions of the candidate passages, and the number of candidates to keep.
-
-    If not all passages can be kept, a passage whose text is contained in another passage is no candidate.
-    """
+    # If not all passages can be kept, a passage whose text is contained in another passage is left out.
     if options.top_n is None and options.compresses:
         return places, len(places)
     texts = {at: f" {' '.join(passages[at].text.split())} ".casefold() for at in places.tolist()}

@@ -72,14 +72,16 @@ _ONLY_NUMBERS = re.compile(
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the passages that a reply lists; an empty list if the reply is not only a list of passages.
+    """Return the positions of the passages whose numbers a reply lists.
+
+    The list is empty if the reply contains anything other than passage numbers and words such as "Documents".
 
     Args:
         text: The reply.
         n: Number of passages in the prompt.
 
     Returns:
-        Positions of passages, from 0, although the prompt numbers the passages from 1.
+        The positions, from 0; the prompt numbers the passages from 1.
 
     Example:
         >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
@@ -121,9 +123,9 @@ _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
 def quotations(sentence: str) -> list[str]:
-    """Return the quotations of at least three words in a sentence.
+    """Return the quotations that a sentence contains, except quotations of one or two words.
 
-    In scripts without spaces between words, two letters count as one word.
+    In a script without spaces between words, two letters count as one word.
 
     Example:
         >>> quotations('It says: "Ada was born in Velm."'), quotations('She wrote "Tin Roofs" in Velm.')

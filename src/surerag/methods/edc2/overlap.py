@@ -147,7 +147,7 @@ _CONTENT = ("word", *_STRICT)
 
 
 def _composed(text: str) -> str:
-    """Normalise by Unicode NFKC: texts from PDF files contain separate accents, and ligatures such as ﬁ."""
+    # Texts from PDF files contain separate accents, and ligatures such as ﬁ.
     return unicodedata.normalize("NFKC", text)
 
 
@@ -202,7 +202,6 @@ def _same_word(first: str, second: str) -> bool:
 
 
 def _negated_words(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
-    """Return the negated words of a text; with ``claim``, the words of the claim that the text negates."""
     denied = set()
     for at, token in enumerate(tokens):
         if token.kind == "denial":
@@ -215,10 +214,6 @@ def _negated_words(tokens: Sequence[_Token], claim: Sequence[_Token] | None = No
 
 
 def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
-    """Return whether names, numbers and letters have the same neighbours in a source as in a claim.
-
-    Here, letters are the characters of scripts without spaces between words.
-    """
     beside = set(pairwise(unit))
     for at, token in enumerate(claim):
         if token.kind == "letter" and at and claim[at - 1].kind == "letter":
@@ -257,11 +252,6 @@ def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether the name before the name ``claim[at]`` also precedes this name in a source.
-
-    Only words such as "and" may stand between the names. Numbers are compared in the same way.
-    """
-
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):
             if token.kind == "word":
@@ -277,10 +267,7 @@ def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
 
 
 def _is_subject(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether the name ``claim[at]`` precedes the claim's next word in a source, too.
-
-    Also return True if the source lacks this word, or no name precedes the word in the source.
-    """
+    # In "Ada was born", the name Ada must precede the word "was" in the source, too.
     token = claim[at]
     word = next((one.text for one in claim[at + 1 :] if one.kind == "word"), None)
     places = _places(unit, word) if word else []

@@ -95,7 +95,11 @@ class EDC2Result(Result):
 def compressed_passage(
     sentences: Sequence[SupportedSentence], members: Sequence[int], passages: Sequence[Passage]
 ) -> Passage:
-    """Return a passage with the sentences as text, and with the metadata of the best source passage."""
+    """Return the compression of a cluster as a passage, whose text consists of ``sentences``.
+
+    ``members`` are the positions of the cluster's passages in ``passages``. The new passage has the id, score
+    and metadata of the first of these passages; its metadata also contain all sources and the sentences.
+    """
     places = sorted(members)
     sources = [passages[at] for at in places]
     metadata: dict[str, Any] = {

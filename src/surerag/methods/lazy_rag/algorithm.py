@@ -164,7 +164,6 @@ class _Steps:
 
     @property
     def _undecided(self) -> BegunGeneration | None:
-        """The unfinished first answer if the rest of it may still cause a retrieval; else None."""
         begun = self._begun
         if begun is None or begun.done or self.decision("").retrieve:
             return None
@@ -172,12 +171,8 @@ class _Steps:
         return begun if reads_on else None
 
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
-        """Return the prompt for the summaries and passages (section III-D, Eq. 6).
-
-        A summary that equals its passage, as for a short document, is left out, even if a framework put
-        metadata before the passage's text. The prompt demands the reply ``abstention`` if the texts lack the
-        answer.
-        """
+        # The summary of a short document may equal its passage; it is then left out (section III-D, Eq. 6).
+        # A framework may put metadata before the passage's text, so only the text's end is compared.
         retrieved = tuple(passage.text.strip() for passage in passages)
         context = "\n".join(
             one.text
@@ -233,7 +228,6 @@ class _Steps:
             yield from perform(CancelGeneration(self._begun))
 
     def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:
-        """Emit the decision, passages and summaries, for streams that need them before the first word."""
         yield from emit(
             "lazy_rag.answering",
             detail=LazyRAGPlan(decision, tuple(passages), tuple(self.summaries)),

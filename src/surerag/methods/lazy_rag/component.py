@@ -98,7 +98,11 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     @property
     def gate_in_use(self) -> Gate:
-        """The gate that decides: the option ``gate``; without log-probabilities, the abstention gate."""
+        """The gate that decides on retrieval: usually the gate of the option ``gate``.
+
+        It is the abstention gate if the reader returns no log-probabilities, the option's gate needs them,
+        and the first prompt tells the reader to abstain if the summaries lack the answer.
+        """
         gate, reader = self.resolved_gate, self.services.reader
         if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
             return gate

@@ -165,7 +165,10 @@ def _check_samples_nothing(gate: Gate) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _BoundedGate(Gate):
-    """A gate whose score is only known as an interval; ``estimate`` selects an end or the middle."""
+    """A gate whose score may only be known as an interval.
+
+    ``estimate`` selects the point of the interval that is compared with the threshold.
+    """
 
     estimate: Estimate = "middle"
 
@@ -204,7 +207,10 @@ class EntropyGate(_BoundedGate):
     aggregate: Aggregate = "mean"
 
     def __post_init__(self) -> None:
-        """Check the settings; ``"first"`` sets ``n_tokens`` to 1, ``"greatest_3"`` to at least 3."""
+        """Check the settings, and adapt ``n_tokens`` to ``aggregate``.
+
+        With ``aggregate="first"``, ``n_tokens`` becomes 1; with ``"greatest_3"``, it becomes at least 3.
+        """
         super().__post_init__()
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
@@ -231,7 +237,9 @@ class EntropyGate(_BoundedGate):
         return self.aggregated(trace.entropy.lower), self.aggregated(trace.entropy.upper)
 
     def aggregated(self, entropies: Sequence[float]) -> float:
-        """Return the score of an answer from its tokens' entropies; by default their mean (Eq. 3).
+        """Return the score of an answer from its tokens' entropies.
+
+        By default, the score is the mean of the first ``n_tokens`` entropies (Eq. 3).
 
         Example:
             >>> EntropyGate(n_tokens=2).aggregated([1.0, 2.0, 9.0])
@@ -268,7 +276,7 @@ class MarginGate(_BoundedGate):
     threshold: float | None = 0.2
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the bounds of the mean of 1 − margin; None for an answer without tokens."""
+        """Return the smallest and largest possible score; None for an answer without tokens."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if len(trace) == 0:
             return None
@@ -330,9 +338,9 @@ class AbstentionGate(Gate):
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Return the decision of :meth:`Gate.decide`.
+        """Return the decision for a score; see :meth:`Gate.decide`.
 
-        If L-RAG does not search, the reason is that the first answer does not abstain.
+        If L-RAG does not search, the decision's ``reason`` is "the first answer does not abstain".
         """
         decision = super().decide(score, interval, threshold, flaw)
         return (

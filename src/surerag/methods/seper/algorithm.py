@@ -62,7 +62,7 @@ class _Measured(NamedTuple):
 def _measure(
     question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Measure the belief for each context; the first must be empty, the second must have all passages."""
+    # The first context must be empty, and the second context must contain all passages.
     check_question(question)
     check_passages(contexts[1])
     _check_references(references)
@@ -115,7 +115,11 @@ def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -
 def pairs_to_judge(
     question: str, samples: Sequence[Sequence[Generation]], references: Sequence[str], options: SePerOptions
 ) -> list[Pair]:
-    """Return the pairs of texts (answers, references) to judge; equal and empty texts are left out."""
+    """Return the pairs of texts for which the entailer must judge whether one text entails the other.
+
+    Each sampled answer is paired with each reference, and for the hard kernel also with each other answer to
+    the same prompt. Pairs of equal texts, and pairs with an empty text, are left out.
+    """
     rules, hard = options.rules, options.kernel == "hard"
     pair_question = question if rules.with_question else ""
     if rules.question_mark and not pair_question.endswith("?"):
@@ -183,7 +187,7 @@ def _belief(
 
 
 def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
-    """Return a key of each answer; answers with equal texts but different tokens have different keys."""
+    # Answers with equal texts but different tokens are different samples with different probabilities.
     return [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
 
 
@@ -262,8 +266,9 @@ def matches(
 ) -> bool:
     """Return whether an answer has the same meaning as a reference.
 
-    With ``strict`` or a ``threshold``, answer and reference must entail each other. Otherwise it is enough
-    that neither direction is a contradiction, and that at most one direction is neutral.
+    With ``strict`` or a ``threshold`` of the entailment probability, answer and reference must entail each
+    other. Otherwise it is enough that neither text contradicts the other, and that at most one of the two
+    directions is neutral.
     """
     if strict or threshold is not None or not answer or answer == reference:
         return judgements.equivalent(answer, reference, threshold)
