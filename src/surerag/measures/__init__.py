@@ -1,4 +1,4 @@
-"""The papers' formulas as pure functions: they take numpy arrays and return numbers."""
+"""The papers' formulas, and other measures, as pure functions of numbers, arrays and texts."""
 
 from surerag.measures.answers import contains, exact_match, same_answer, token_f1
 from surerag.measures.certainty import auroc, greatest_entropy, mean_entropy, negative_log_likelihood

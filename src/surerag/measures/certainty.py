@@ -2,7 +2,7 @@
 
 Larger values mean less certain. If a server returns only the top log-probabilities, an entropy is known only
 as an interval. Each measure of entropies increases with each entropy. So the entropies' lower bounds give the
-measure's lower bound, and their upper bounds its upper bound.
+measure's lower bound, and the entropies' upper bounds give the measure's upper bound.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
 
 
 def negative_log_likelihood(logprobs: ArrayLike) -> float:
-    """Return the negative log-likelihood of an answer, −Σ log p(t), in nats; it grows with each token.
+    """Return the negative log-likelihood of an answer, −Σ log p(t), in nats.
+
+    Each further token increases the value.
 
     Args:
         logprobs: Natural-log probability of each token, shape [tokens].

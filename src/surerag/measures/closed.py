@@ -98,7 +98,6 @@ def _truths(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
-    """Yield True for each clause that answers yes, and False for each clause that answers no."""
     for clause in map(str.casefold, clauses):
         *before, last = clause.split()
         concludes = not before or (before[-1] != "not" and (_ANSWER & set(before) or set(before) <= _FILLERS))

@@ -30,7 +30,8 @@ def perplexity(logprobs: ArrayLike) -> float:
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
     """Return the length-normalised entropy of sampled answers, in nats per token (DynQR, Table 5).
 
-    The value is the mean, over the samples, of each sample's mean negative log-probability of a token.
+    For each sample, the negative log-probabilities of its tokens are averaged. The value is the mean of these
+    averages.
 
     Example:
         >>> round(length_normalized_entropy([np.log([0.5, 0.5]), np.log([0.25])]), 4)

@@ -66,7 +66,6 @@ def unify_characters(text: str) -> str:
 
 
 def _keep_in_number(match: re.Match[str]) -> str:
-    """Return a punctuation mark if it belongs to a number, such as a decimal point; else an empty text."""
     text, at = match.string, match.start()
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     if not after.isdigit():

@@ -387,7 +387,7 @@ def exact_paired_test(wins: int, losses: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values after Holm's adjustment for several tests (1979), in the order of the input.
+    """Return the p-values of several tests after Holm's adjustment (1979), in the order of the input.
 
     Example:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]

@@ -10,7 +10,7 @@ from surerag.component import Component
 
 
 def methods_by_name() -> dict[str, type[Component[Any]]]:
-    """Return a mapping from the title of each method (attribute ``TITLE``) to the method's main class."""
+    """Return the main class of each method; the keys are the methods' names (attribute ``TITLE``)."""
     classes = {}
     for name, module in surerag._MODULE_OF.items():
         if module.startswith("surerag.methods."):

@@ -58,8 +58,7 @@ class SecondOpinion(ABC):
             return Certainty(reason="the second call of the model failed")
 
     @abstractmethod
-    def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Call the model again, and return its certainty of ``answer``, which is not empty."""
+    def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]: ...
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ class SampleAgreement(SecondOpinion):
 
 
 def agreement(answer: str, samples: list[Generation]) -> dict[str, float]:
-    """Return the measures ``disagreement`` and ``semantic_entropy`` of :class:`SampleAgreement`, by name."""
+    """Return the two measures of :class:`SampleAgreement`, with their names as keys."""
     texts = [sample.text for sample in samples]
     answer_cluster, *sample_clusters = meaning_clusters([answer, *texts])
     return {

@@ -107,7 +107,7 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
     ``owner`` is the name of the gate or metric. The error's hint recommends another setting: ``of_text``
     needs only the answer's text. If the reader returns log-probabilities, the hint also names
-    ``of_logprobs``, which needs only these.
+    ``of_logprobs``, which needs only log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -204,7 +204,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
 
 
 def check_threshold(threshold: Any, component: Any) -> None:
-    """Raise ConfigurationError if a threshold is a policy that was calibrated for another component."""
+    """Raise ConfigurationError if a threshold was calibrated for another component; accept any number."""
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
 
@@ -315,7 +315,11 @@ def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Scale vectors to Euclidean length 1; raise ServiceError if there are not ``count`` finite vectors."""
+    """Return vectors scaled to Euclidean length 1.
+
+    Raises:
+        ServiceError: If the number of vectors is not ``count``, or a value is not finite.
+    """
     return unit_rows(checked_vectors(rows, count, np.float64))
 
 

@@ -81,7 +81,6 @@ def _go_through_rounds(
     chunker: Any,
     rounds: list[Round],
 ) -> Program[Stopped]:
-    """Append each measured round to ``rounds``, and return the reason why the loop ended."""
     context = pool.first(options.top_n)
     evaluates = options.stop != "certain"
     while context:
@@ -196,7 +195,11 @@ class Pool:
         return self._passages[:count]
 
     def nearest(self, anchors: Sequence[Passage]) -> Program[list[Passage]]:
-        """Return, for each anchor, the most similar unused passage, and mark this passage as used."""
+        """Return, for each passage in ``anchors``, the most similar passage that was not added yet.
+
+        The returned passages count as added. If fewer passages are left than there are anchors, the last
+        anchors get no passage.
+        """
         if not anchors:
             return []
         if not self._candidates() and self._more:

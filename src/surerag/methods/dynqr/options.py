@@ -99,7 +99,7 @@ class DynQROptions(Options):
 
     @property
     def resolved_threshold(self) -> float:
-        """The threshold as a number.
+        """The threshold in use: the option ``threshold``, or else the metric's default threshold.
 
         Raises:
             ConfigurationError: If the option ``threshold`` is None and the metric has no default threshold.

@@ -125,7 +125,6 @@ def _unframed(answer: str) -> str:
 
 
 def _announces(line: str) -> bool:
-    """Return whether a line only introduces the query: the line ends in a colon, or is a heading."""
     return line.endswith(":") or (line.startswith("#") and not line.endswith("?"))
 
 

@@ -27,9 +27,10 @@ _DECIMALS = 9
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Return clusters as arrays of passage positions (section 4.2), and the positions of removed passages.
+    """Return the clusters, and the positions of the removed passages (section 4.2).
 
-    Without compression, all kept passages are one cluster. Each empty passage is a cluster of its own.
+    A cluster is an array of passage positions. Without compression, all kept passages with a text form one
+    cluster. Each passage without a text is always a cluster of its own.
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]

@@ -76,7 +76,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         return services
 
     def measure(self, passage: Passage) -> int:
-        """Return the number of tokens of a passage, formatted as in the pipeline's prompt."""
+        """Return the number of tokens that a passage needs in the pipeline's prompt."""
         count = self.count_tokens or as_reader(self.reader).count_tokens
         return count(passage.text if self.show is None else self.show(passage))
 

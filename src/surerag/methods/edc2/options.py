@@ -184,7 +184,10 @@ class EDC2Options(Options):
 
     @property
     def prompt(self) -> Template:
-        """The prompt for clusters: the template in ``prompts``, or the default of the task and variant."""
+        """The template of the prompt that compresses a cluster.
+
+        It is the user's template in the option ``prompts``, or else the default for ``task`` and ``variant``.
+        """
         name = self.task if self.person is None else "verify_about_person"
         prompt: Template = self.prompts[name]
         ours = prompt == self.PROMPTS[name]
@@ -198,7 +201,9 @@ class EDC2Options(Options):
         return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, trace="none")
 
     def tau(self, n_passages: int) -> int:
-        """Return the size of the first cluster for ``n_passages`` passages.
+        """Return the size of the first cluster (τ) if ``n_passages`` passages are clustered.
+
+        With ``first_cluster_size="auto"``, it is 1 for few passages, and 3 for many.
 
         Example:
             >>> options = EDC2Options(variant="copy", first_cluster_size="auto")

@@ -52,10 +52,10 @@ class _Token(NamedTuple):
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
     """Return the share of a sentence's content words that a source contains; 0 without support.
 
-    The source supports the sentence if it contains all names and numbers and more than half of the other
-    content words, each name or number follows the same word in both texts, and both negate the same words. A
-    name is a word with a capital letter; the first word of a sentence is a name only if neither text has it
-    in lower case. 1,200 and 1200 are the same number.
+    The source supports the sentence if it contains all names and numbers of the sentence, and more than half
+    of the other content words. Each name or number must follow the same word in both texts, and both texts
+    must negate the same words. A name is a word with a capital letter. The first word of a sentence is a name
+    only if neither text has it in lower case. 1,200 and 1200 are the same number.
 
     Args:
         sentence: The sentence.

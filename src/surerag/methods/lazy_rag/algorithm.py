@@ -193,7 +193,6 @@ class _Steps:
 
     @property
     def flaw(self) -> str:
-        """The reason why the first answer is unusable whatever its score; empty if it is usable."""
         if self.lacks_summary:
             return self.lacks_summary
         if self.first_pass is None:

@@ -93,7 +93,7 @@ class LazyRAGOptions(Options):
 
     @property
     def resolved_gate(self) -> Gate:
-        """The gate as a ``Gate`` object.
+        """The ``Gate`` object that the option ``gate`` contains or names.
 
         Raises:
             ConfigurationError: If an option is set that the gate does not use, or if the gate is
@@ -121,12 +121,15 @@ class LazyRAGOptions(Options):
 
     @property
     def first_abstention(self) -> str | None:
-        """The sentence that the first prompt demands if the summaries lack the answer; None for no demand."""
+        """The reply that the first prompt demands if the summaries lack the answer.
+
+        None if the prompt demands no such reply.
+        """
         return None if self.abstention is False else self.abstention or ABSTENTION
 
     @property
     def resolved_threshold(self) -> float:
-        """The threshold as a number.
+        """The threshold in use: the option ``threshold``, or else the gate's default threshold.
 
         Raises:
             ConfigurationError: If the option ``threshold`` is None and the gate has no default threshold.

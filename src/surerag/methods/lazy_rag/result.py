@@ -56,5 +56,8 @@ class LazyRAGResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of the final answer; ``decision.score`` is for the first answer."""
+        """How sure the reader was of the final answer.
+
+        The score of the first answer is ``decision.score``.
+        """
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)

@@ -230,7 +230,7 @@ def log_likelihood(sample: Generation, weights: Weights) -> float | None:
 def degree(judgements: Judgements, answer: str, reference: str, both_directions: bool) -> float:
     """Return the probability that an answer entails a reference, E(r, a*).
 
-    With ``both_directions``, return the larger of the probabilities of both directions.
+    With ``both_directions``, return the probability that the reference entails the answer, if it is larger.
     """
     if not answer or answer == reference:
         return float(answer == reference)
