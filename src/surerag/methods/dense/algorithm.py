@@ -163,7 +163,7 @@ class DenseSession:
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
         """Return how many model calls a measurement of ``passages`` needs at most.
 
-        ``tested`` is the number of chunks that are rephrased. Equal answers need fewer calls.
+        ``tested`` is the number of chunks that are rephrased. If answers are equal, fewer calls are needed.
         """
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
         new = sum(self.rephrasings.get(key) is None for key in keys)
