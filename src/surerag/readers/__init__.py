@@ -1,4 +1,4 @@
-"""Readers: models that answer, with one protocol, and base classes for readers that call a client."""
+"""Readers, which are models that answer prompts: their protocol, and base classes for your own readers."""
 
 from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, items_of
 from surerag.readers.client_reader import BegunStream, ClientReader, Keywords, Request

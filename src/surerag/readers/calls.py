@@ -2,9 +2,9 @@
 
 A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step.
 
-Each blocking call has its own daemon thread. The thread pool of the event loop is not used, because the pool
-is small, and because the loop waits for the pool when the loop ends. So a cancelled call that still blocks in
-the pool would delay the end of the process.
+Each blocking call that async code awaits has its own daemon thread. The thread pool of the event loop is not
+used, because the pool is small, and because the loop waits for the pool when the loop ends. So a cancelled
+call that still blocks in the pool would delay the end of the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
     """Inside the ``with`` block, let ``raise_if_cancelled`` raise its error once ``predicate()`` is True.
 
-    In nested blocks, one true predicate suffices.
+    Inside nested blocks, ``raise_if_cancelled`` raises its error once the predicate of any block is True.
     """
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
@@ -53,15 +53,15 @@ def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_cancelled() -> None:
-    """Raise CancelledWorkError if nobody waits for the result any more."""
+    """Raise CancelledWorkError if nobody waits any more for the result of the running work."""
     if _cancelled.get()():
         raise CancelledWorkError("nobody waits for the result any more")
 
 
 def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
-    """Start a blocking function in a daemon thread, in a copy of the context; return its future.
+    """Start a blocking function in a daemon thread; return the future of the function's result.
 
-    The future cannot be cancelled.
+    The function gets a copy of the caller's context variables. The future cannot be cancelled.
     """
     future: Future[R] = Future()
     future.set_running_or_notify_cancel()
@@ -112,7 +112,7 @@ async def maybe_await(result: Any) -> Any:
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Register a function for forked processes to call first, to replace locks of the parent's threads."""
+    """Register a function that each forked process calls first, for example to replace a held lock."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
@@ -158,11 +158,14 @@ class Blocking:
     """Prefix of the names of the methods that are called."""
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method and return its result."""
+        """Call the method of ``owner`` with the name ``method``, and return its result."""
         return await maybe_await(getattr(owner, self.prefix + method)(*arguments, **keywords))
 
     async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-        """Yield the items of a method's stream; close the stream at its end, or when the caller stops."""
+        """Yield the items of the iterator that the method ``method`` of ``owner`` returns.
+
+        The iterator is closed at its end, or when the caller stops.
+        """
         items = await self.call(owner, method, *arguments, **keywords)
         try:
             async for item in items_of(items):
@@ -177,7 +180,7 @@ class Blocking:
             await maybe_await(close())
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Return the next item of an iterator, which runs in ``context``; None after the last item."""
+        """Return an iterator's next item, or None at its end; the iterator runs in ``context``."""
         return context.run(next, items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
@@ -189,9 +192,8 @@ class Blocking:
     ) -> list[R]:
         """Call a function with every item, at most ``limit`` calls at a time; return the results in order.
 
-        After a failure, no further call starts.
-
-        A single call runs in the caller's context, and each of several calls in a copy of this context.
+        After a failure, no further call starts. The call for a single item uses the caller's context
+        variables. If there are several items, each call has its own copy of these variables.
         """
         if len(items) == 1:
             return [await call(items[0])]
@@ -224,7 +226,7 @@ class Awaiting(Blocking):
     prefix = "a"
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Await the next item of an async iterator; the current task's context replaces ``context``."""
+        """Return an async iterator's next item, or None at its end; ``context`` is not used."""
         return await anext(items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
@@ -239,9 +241,8 @@ class Awaiting(Blocking):
     ) -> list[R]:
         """Call a function with every item, at most ``limit`` calls at a time; return the results in order.
 
-        A failure cancels the other calls.
-
-        A single call runs in the caller's context, and each of several calls in a copy of this context.
+        A failure cancels the other calls. The call for a single item uses the caller's context variables. If
+        there are several items, each call has its own copy of these variables.
         """
         if len(items) == 1:
             return [await call(items[0])]

@@ -161,7 +161,7 @@ class ClientReader(BaseReader):
         return reading
 
     def _counted_usage(self, usage: Usage | None, prompt: Prompt) -> Usage:
-        """Return a server's token counts; estimate the prompt's tokens if the server does not count them."""
+        """Return a server's token counts; if it did not count the prompt's tokens, estimate their number."""
         usage = usage or Usage(1)
         tokens = usage.prompt_tokens or sum(self.count_tokens(turn.content) for turn in as_messages(prompt))
         return replace(usage, prompt_tokens=tokens)
@@ -207,7 +207,7 @@ class ClientReader(BaseReader):
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Record that the model thinks, until it answers without thoughts or the record expires."""
+        """Record whether the model thought; warn if the answer has the closing mark of thoughts alone."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:
@@ -249,7 +249,11 @@ class ClientReader(BaseReader):
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await a method's coroutine (``_generate`` for ``generate``), or run the method in a thread."""
+        """Run a method such as ``generate`` without blocking the event loop.
+
+        If the client's I/O is asynchronous, await the reader's own coroutine, here ``_generate``. Otherwise,
+        run the method in a thread.
+        """
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -355,7 +359,7 @@ class ClientReader(BaseReader):
         return self._request(prompt, some)._replace(number=number, drawn=drawn)
 
     async def answers(self, request: Request, calls: Blocking) -> list[Generation]:
-        """Send a request and return its answers."""
+        """Send a request and return its answers as generations."""
         readings = await self.readings(request, calls)
         answers = [reading.generation() for reading in readings]
         if request.top is not None:
@@ -363,7 +367,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Record whether the model returns log-probabilities; a single answer with some is proof."""
+        """Record whether the model returns log-probabilities; if ``lacks`` is True, warn once."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -373,7 +377,7 @@ class ClientReader(BaseReader):
             warn_of_missing_logprobs(self.name)
 
     async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request and return its answers.
+        """Send a request and return a :class:`Reading` for each answer.
 
         If thoughts left too few tokens for the answers, the request is repeated with more tokens.
         """
@@ -383,7 +387,7 @@ class ClientReader(BaseReader):
         return readings
 
     async def read_answers(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request and return its answers.
+        """Send a request and return a :class:`Reading` for each answer.
 
         If optional log-probabilities cause an error, the request is repeated without them.
         """
@@ -552,7 +556,7 @@ async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
 
 
 def _usage_share(usage: Usage, answers: int) -> Usage:
-    """Return the usage to attribute to one answer if the server counted several answers together."""
+    """Return one answer's share of the token counts that a server gave for several answers together."""
     if answers == 1:
         return usage
     return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)

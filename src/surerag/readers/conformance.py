@@ -115,7 +115,10 @@ class Trial:
             self.check_close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
     def check_close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
-        """Raise BrokenPromiseError unless two lists of numbers agree; ``what`` begins the error's message."""
+        """Raise BrokenPromiseError if numbers in two lists differ by more than ``tolerance``.
+
+        ``what`` says what the numbers are, and begins the error's message.
+        """
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
 
@@ -261,7 +264,7 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def answers_repeat(reader: BaseReader, trial: Trial) -> None:
-    """A repeated request has the same answers at temperature 0; if ``seeded`` is True, also at 1."""
+    """A repeated request has the same answers at temperature 0 and, if ``seeded`` is True, at 1."""
     for sampling in trial.repeatable:
         first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
         for one, other in zip(_flat(first), _flat(again), strict=True):

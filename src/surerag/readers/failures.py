@@ -101,8 +101,8 @@ def service_error(
 ) -> SureragError:
     """Return surerag's error for an error that a model's client raised.
 
-    ``name``, the model or server, begins the message, and ``secrets`` are hidden in it. ``hints`` maps HTTP
-    statuses to hints. If ``error`` is one of surerag's errors, it is returned unchanged.
+    ``name``, the model or server, begins the message, and ``secrets`` are hidden in it. ``hints`` maps an
+    HTTP status to the hint of its error. If ``error`` is one of surerag's errors, it is returned unchanged.
 
     Example:
         >>> print(service_error(IndexError("list index out of range"), "gpt").args[0][:52])
@@ -234,7 +234,7 @@ def _spellings(secret: str) -> re.Pattern[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield the parts of a secret's base64 text that do not depend on the bytes around the secret."""
+    """Yield texts by which a secret is found in base64, whatever other bytes were encoded with it."""
     data = secret.encode("utf-8", "replace")
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()
@@ -364,9 +364,11 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:
-    """Yield the secrets among a client's settings: keys and passwords, and users and queries of URLs.
+    """Yield the secrets in ``value``, which is a client's setting or a mapping of settings.
 
-    Secrets are recognised by the type ``SecretStr`` or by the setting's name (:func:`is_secret_name`).
+    Secrets are texts of the type ``SecretStr``, texts whose setting has the name of a secret (see
+    :func:`is_secret_name`), and the users, passwords and query values of URLs. ``name`` is the name of the
+    setting ``value``.
 
     Example:
         >>> settings = {"headers": {"Authorization": "Bearer abc"}, "base_url": "http://ada:p%40ss@host/v1"}
@@ -525,7 +527,7 @@ def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
 
 
 def parameters_of(error: BaseException) -> list[str]:
-    """Return the names of a request's fields that an error of a service or client calls wrong.
+    """Return the names of the fields of a request that an error reports as wrong.
 
     Example:
         >>> parameters_of(TypeError("create() got an unexpected keyword argument 'seed'"))

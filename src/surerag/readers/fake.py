@@ -329,7 +329,7 @@ class FakeReader(BaseReader):
         return _BegunReply(self, prompt, whole, emitted)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
-        """Yield a reply word by word; ``usage`` counts the words after the first ``emitted`` words."""
+        """Yield a reply word by word; add all but its first ``emitted`` words to the reader's usage."""
         trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:

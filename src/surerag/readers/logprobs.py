@@ -138,7 +138,8 @@ def trace_of_answer(
         entries: All entries of the reply; some servers also list the tokens of thoughts and stop texts.
         answer: The answer's text, without thoughts.
         top_logprobs: Number of likeliest tokens that were requested for each token; None takes the length of
-            the shortest list. If an entry has no list of likeliest tokens, the trace has no entropies.
+            the shortest list of likeliest tokens in ``entries``. If an entry has no such list, the trace has
+            no entropies.
         thought: Whether the model thought before it answered.
 
     Raises:
@@ -346,7 +347,7 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return the index after the tokens that spell the target from ``start`` on; None if no tokens do."""
+    """Return the end index of the tokens from index ``start`` on that spell ``target``; None without such."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places

@@ -112,7 +112,10 @@ class Refusal(NamedTuple):
         return cls(message, tuple(dict.fromkeys(filter(None, names))))
 
     def concerns(self, name: str) -> bool:
-        """Return whether ``name`` is in the name of a refused parameter; if none is named, in the message."""
+        """Return whether the name of a refused parameter contains ``name``.
+
+        If the refusal names no parameter, return whether its message contains ``name``.
+        """
         return any(name in one for one in self.parameters or (self.message.lower(),))
 
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
@@ -215,7 +218,10 @@ class Learned:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal suggests; parameters keep the names that ``body`` has."""
+        """Return further changes that a refusal suggests.
+
+        Each change has the name that its parameter has in ``body``, even if an earlier change renamed it.
+        """
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
@@ -318,7 +324,7 @@ def _parameter_at(place: str) -> str:
 
 
 def _without_quotations(message: str, texts: Iterable[str]) -> str:
-    r"""Return a message without its quotations of the given texts, even if the quotations are escaped.
+    r"""Return a message with ``;`` in place of its quotations of the given texts, escaped or not.
 
     Example:
         >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])

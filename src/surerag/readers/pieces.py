@@ -51,8 +51,8 @@ class ThoughtSplitter:
         plain: Whether the whole text is an answer, including any marks.
 
     Attributes:
-        begins: Index in the text at which the answer begins, which is the first character after the thoughts
-            that is not white space; 0 if there are no thoughts; None while this is not known.
+        begins: Index of the answer's first character in the text, after the thoughts and white space; 0 if
+            there are no thoughts; None while the index is not known.
         closed: Whether thoughts have ended; ``begins`` stays None until more than white space follows.
 
     Example:
@@ -162,7 +162,7 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 
 def begun_thoughts(text: str) -> str:
-    r"""Return the opening mark of thoughts that a prompt does not close; empty if there is no such mark.
+    r"""Return the mark of the thoughts that a prompt begins but does not end; empty if there are none.
 
     Example:
         >>> begun_thoughts("assistant\n<think>\n"), begun_thoughts("assistant\n<think>\n\n</think>\n\n")

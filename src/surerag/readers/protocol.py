@@ -102,7 +102,8 @@ class BegunGeneration:
         """Return the whole answer; generate its missing part first.
 
         Raises:
-            InputError: If a part was missing, and the answer was completed or closed before.
+            InputError: If the generation was completed or closed before, and the reader did not have the
+                whole answer then.
         """
         if self.whole is None:
             raise NotImplementedError
@@ -139,7 +140,10 @@ class BegunGeneration:
         return [item.whole or completed[id(item)] for item in begun]
 
     def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
-        """Return the whole answers of generations of one reader; this generation is the first of them."""
+        """Complete several generations of one reader, and return their whole answers.
+
+        ``begun`` has this generation and others of the same reader.
+        """
         return [item.rest() for item in begun]
 
     def _check_open(self) -> None:

@@ -205,7 +205,10 @@ class Reading:
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
     def feed(self, part: ReplyPart) -> str:
-        """Take the whole answer or its next piece; return the answer's new text that is certain to stay."""
+        """Take the whole answer or its next piece, and return the new part of the answer's text.
+
+        The part leaves out an end that later pieces may cut off, such as the first half of a stop text.
+        """
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
         self.usage = part.usage or self.usage
@@ -301,7 +304,6 @@ class Reading:
     def _cut_to_tokens(
         self, text: str, finish: FinishReason, first: int | None, top: int
     ) -> tuple[str, FinishReason, TokenTrace]:
-        """Return the answer's text, finish reason and log-probabilities, cut to the requested length."""
         if text and not self.entries:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._answer_span()
@@ -370,7 +372,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is too long; return how many characters at its end must wait for the next piece."""
+        """Cut an answer that is too long; return how many characters at its end wait for the next piece."""
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
@@ -383,7 +385,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _exceeds(self, allowed: int) -> bool:
-        """Whether a text whose estimated length exceeds ``allowed`` tokens must be cut."""
+        """Whether the answer has more than ``allowed`` tokens by the server's count, or by an estimate."""
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
             return counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         if self.finish == "length" and self.limit_sent and not self.budget:
@@ -413,7 +415,7 @@ class Reading:
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
-        """Join halves of a character (UTF-16 surrogates) from two pieces; replace a single half."""
+        """Return a piece of text; keep half a character (a UTF-16 surrogate) at its end for the next."""
         text, self._half = self._half + text, ""
         if text and not ends and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
@@ -421,7 +423,6 @@ class Reading:
 
 
 def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
-    """Return the beginning of ``text`` that consists of the tokens in ``entries``."""
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
     return start if text.startswith(start) else text[: len(start)].strip()

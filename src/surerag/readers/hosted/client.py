@@ -85,7 +85,10 @@ def run(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Like :func:`run`, for callers in another event loop; cancelling the caller cancels the request."""
+    """Run a coroutine on the background loop, and await its result in another event loop.
+
+    If the caller is cancelled, the coroutine is cancelled too.
+    """
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, background_loop()))
 
 

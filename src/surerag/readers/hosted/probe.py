@@ -85,7 +85,10 @@ async def probe(reader: ClientReader) -> Probe:
 
 
 async def _answered(reader: ClientReader) -> str:
-    """Return the first prompt that the model answers; record in the reader whether the model thinks."""
+    """Return the first of the probe's prompts to which the model gives an answer that is not empty.
+
+    This function also records in the reader whether the model thinks.
+    """
     for prompt in _PROMPTS:
         # 256 tokens mostly suffice for the mark at the end of thoughts, even if no mark begins the thoughts.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
@@ -109,7 +112,7 @@ class _Questions:
         self._reader, self._prompt = reader, prompt
 
     async def largest_top(self) -> int | None:
-        """Return the largest number of alternatives that the server lists; None without log-probabilities."""
+        """Return how many likeliest tokens the server lists for a token; None without log-probabilities."""
         for top in _TOPS:
             reading = await self._short_answer(_SHORT, top)
             if reading is not None and reading.generation().trace:
@@ -117,7 +120,7 @@ class _Questions:
         return None
 
     async def streamed(self, top: int | None) -> bool | None:
-        """Return whether log-probabilities come in streams; None if nothing can be streamed."""
+        """Return whether streams contain log-probabilities; None if the server cannot stream at all."""
         traced = None if top is None else await self._stream(top)
         if traced is None and await self._stream(None) is not None:
             return False
@@ -133,7 +136,7 @@ class _Questions:
             return None
 
     async def raw(self, top: int) -> bool | None:
-        """Return whether log-probabilities ignore the temperature; None if no alternatives are listed."""
+        """Return whether log-probabilities are equal at two temperatures; None if the server lists none."""
         lists = []
         for temperature in (0.5, 2.0):
             reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)
@@ -144,10 +147,7 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that needs its log-probabilities (unless ``top`` is None) and its temperature.
-
-        If the server refuses a needed setting, the reader raises an error, and does not omit the setting.
-        """
+        """Return a request that fails if the server refuses its temperature or its log-probabilities."""
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 

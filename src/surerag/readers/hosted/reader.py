@@ -142,7 +142,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities that the reader requests; after a probe, only the capabilities that the server has."""
+        """What the reader requests from the server; after a probe, only what the server can do."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,

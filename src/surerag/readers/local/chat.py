@@ -124,7 +124,7 @@ class PromptEncoder:
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text has without a chat template."""
+        """Return how many tokens a text has, not counting tokens that a chat template would add."""
         return len(self._encode_plain(text))
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:

@@ -120,7 +120,7 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Generate ``n_tokens`` tokens of one answer to each prompt, and keep the cache for the rest."""
+        """Generate the first ``n_tokens`` tokens of one answer to each prompt, and keep the cache."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
@@ -213,7 +213,7 @@ def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[i
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
-    """Sort prompts: prompts with a common beginning are neighbours, and long prompts come first."""
+    """Sort prompts, the longest first, but keep prompts with a common beginning together."""
     longest: dict[Ids, int] = {}
     for prompt in prompts:
         longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
@@ -291,10 +291,11 @@ def common_length(prompts: Sequence[Ids]) -> int:
 
 
 def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
-    """Split items, in order, into batches within a token budget; a larger item gets a batch of its own.
+    """Split items, in order, into batches within a token budget.
 
-    The cost of a batch is the length of its longest row times the number of its rows. ``costs`` holds, for
-    each item, the tokens in a row and the number of rows.
+    An item that costs more than the budget gets a batch of its own. The cost of a batch is the length of its
+    longest row times the number of its rows. ``costs`` holds, for each item, the tokens in a row and the
+    number of rows.
 
     Example:
         >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
@@ -312,7 +313,7 @@ def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Split rows, the longest first, into batches with little padding."""
+    """Return batches of row indices with little padding; ``lengths`` begins with the longest row."""
     batches: list[list[int]] = []
     total = 0
     for index, length in enumerate(lengths):
@@ -327,7 +328,7 @@ def _similar(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
-    """Do work on a batch; if the device lacks memory, do it on each half of the batch in turn.
+    """Call ``work`` with all items; if the device lacks memory, call it with each half of them in turn.
 
     Raises:
         ServiceError: If the device has too little memory even for a single item.

@@ -71,7 +71,7 @@ class CausalModel:
 
     @property
     def device(self) -> torch.device:
-        """Device of the token ids."""
+        """Device on which the model expects token ids."""
         return self._embeddings.device
 
     @property

@@ -128,7 +128,8 @@ class TransformersReader(BaseReader):
                 ``AutoModelForCausalLM.from_pretrained``.
 
         Raises:
-            ConfigurationError: If the model cannot be loaded or lacks weights, or a setting cannot work.
+            ConfigurationError: If the model cannot be loaded or has missing weights, or if a setting cannot
+                work.
         """
         loading: dict[str, Any] = {
             "device": device,
@@ -231,10 +232,11 @@ class TransformersReader(BaseReader):
     def begin_each(
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
     ) -> list[BegunGeneration]:
-        """Begin an answer to each prompt, sampled with the prompt's own parameters, in shared batches.
+        """Generate the first ``n_tokens`` tokens (after thoughts) of an answer to each prompt.
 
-        The memory is freed once all returned generations are completed, closed or dropped. This method
-        raises the same errors as :meth:`generate_each`.
+        Each prompt has its own sampling parameters, and the prompts share batches. The memory of the answers
+        is freed once all returned generations are completed, closed or dropped. This method raises the same
+        errors as :meth:`generate_each`.
         """
         check_at_least(1, n_tokens=n_tokens)
         with self._lock:
@@ -343,7 +345,7 @@ class _BegunAnswer(BegunGeneration):
 
 
 def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) -> Usage:
-    """Return the numbers of answer tokens and thinking tokens that were generated since ``before``."""
+    """Return the sequences' numbers of answer and thinking tokens, minus the numbers in ``before``."""
     before = before or Usage()
     return Usage(
         completion_tokens=sum(map(len, sequences)) - before.completion_tokens,

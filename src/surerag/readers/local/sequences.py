@@ -169,12 +169,12 @@ class GrowingAnswer:
         return self._text[: len(self._text) - held]
 
     def has_begun(self, n_tokens: int) -> bool:
-        """Tell whether the answer has ``n_tokens`` tokens; tokens that may be thoughts do not count."""
+        """Tell whether the answer has at least ``n_tokens`` tokens, and none of them may be thoughts."""
         pending = self._thoughts is not None and (self.prompt.thinks or self._thoughts.text.strip())
         return len(self) >= n_tokens and not pending
 
     def accept(self, scored: ScoredToken) -> None:
-        """Take the next token; an end token ends the sequence and is not kept."""
+        """Take the next token; a token that ends the answer is not kept."""
         self._steps += 1
         if self._is_end(scored.token):
             self._end(scored.logprob)
