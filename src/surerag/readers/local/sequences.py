@@ -169,7 +169,7 @@ class GrowingAnswer:
         return self._text[: len(self._text) - held]
 
     def has_begun(self, n_tokens: int) -> bool:
-        """Tell whether the answer has at least ``n_tokens`` tokens, and none of them may be thoughts."""
+        """Tell whether the answer has at least ``n_tokens`` tokens that are certainly not thoughts."""
         pending = self._thoughts is not None and (self.prompt.thinks or self._thoughts.text.strip())
         return len(self) >= n_tokens and not pending
 
