@@ -65,12 +65,12 @@ def answer_or_summarize(prompt: str) -> str:
 
 
 def identity_of(document: Document) -> str:
-    """Return a UUID of a text and its metadata, by which LangChain's ``index`` recognises a document."""
+    """Return a UUID made from a document's text and metadata; LangChain's ``index`` compares the UUIDs."""
     return str(uuid5(NAMESPACE_URL, f"{sorted(document.metadata.items())}\n{document.page_content}"))
 
 
 class Stores(NamedTuple):
-    """Functions that open (or create) and close a vector store in a folder, and the package of this store."""
+    """A kind of vector store: how to open (or create) and close it in a folder, and the package it needs."""
 
     open: Callable[[Path, str], VectorStore]
     close: Callable[[VectorStore, Path, str], Any]
@@ -173,7 +173,7 @@ class Row(NamedTuple):
 
 
 def documents(*texts: str) -> list[Document]:
-    """Return a document for each text; the first word of the text gives the document's source its name."""
+    """Return a document for each text. The document's source is named after the first word of the text."""
     return [Document(text, metadata={"source": f"{text.split()[0].lower()}.md"}) for text in texts]
 
 
@@ -206,7 +206,7 @@ def run(name: str, folder: Path) -> list[Row]:
 
 
 def main(names: Sequence[str]) -> None:
-    """Print a table for each store."""
+    """Print a table of steps for each named store; without names, for each installed store."""
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     for name in names or [name for name, stores in STORES.items() if find_spec(stores.package)]:
         print(f"{name:<15} summaries  written  searched  answer")

@@ -165,7 +165,7 @@ class Ingested:
 
 
 class Qdrant(Ingested):
-    """Qdrant in a folder; in production ``QdrantClient(url=…)``."""
+    """Qdrant in a folder. In production, connect to a server with ``QdrantClient(url=…)``."""
 
     client: Any = None
 
@@ -185,7 +185,7 @@ class Qdrant(Ingested):
 
 
 class Chroma(Ingested):
-    """Chroma in a folder; in production ``chromadb.HttpClient(…)``."""
+    """Chroma in a folder. In production, connect to a server with ``chromadb.HttpClient(…)``."""
 
     def store(self, name: str) -> Any:
         """Return the collection of this name."""

@@ -84,7 +84,7 @@ class Ask(BaseModel):
 
 
 def load_chain() -> Runnable[Any, Any]:
-    """Load the model, the documents and their index, once for the life of the service."""
+    """Load the model, documents and index, and return the chain that answers questions with them."""
     from langchain_community.vectorstores import FAISS
     from langchain_core.documents import Document
     from langchain_core.prompts import ChatPromptTemplate
@@ -140,7 +140,10 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
-    """Return the web application that answers with the chain of ``load``, within a number of seconds."""
+    """Return the web application that answers with the chain that ``load()`` returns.
+
+    An answer that takes more than ``seconds`` is replaced by an error.
+    """
     policy = load_policy(os.environ.get("POLICY", ""))
 
     @asynccontextmanager
@@ -194,8 +197,9 @@ async def answer_events(
 ) -> AsyncIterator[str]:
     """Yield an event for each token, then ``end`` or ``error``. Closing the iterator stops the generation.
 
-    ``state`` is the application's state, with the chain. Until an answer has confirmed that the policy fits
-    the chain, no token is sent before the answer is complete.
+    ``state`` is the application's state, with the chain. If ``draft`` is false, no token is sent before it is
+    known whether the answer is shown. The same holds until an answer has confirmed that the policy fits the
+    chain. After ``seconds`` without a complete answer, the event ``error`` is sent.
     """
     answer, sent = None, ""
     draft = draft and state.policy_fits
@@ -229,7 +233,7 @@ async def answer_events(
 
 
 def answer_in(output: Mapping[str, Any]) -> str | None:
-    """Return the answer in an output of a chain or a graph's node; None if there is no answer."""
+    """Return the answer in an output of a chain, or of a graph's node; None if the output has no answer."""
     for state in (output, *(value for value in output.values() if isinstance(value, Mapping))):
         answer, messages = state.get("answer"), state.get("messages")
         if answer is None and isinstance(messages, list) and messages and isinstance(messages[-1], AIMessage):

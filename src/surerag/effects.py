@@ -50,7 +50,7 @@ class Effect(Generic[A]):
 
     Attributes:
         SERVICE: Name of the service that answers the effect, in :class:`~surerag.services.Services`.
-        VERB: Name of the service's method.
+        VERB: Name of the method of the service that is called.
         ARGUMENTS: Names of the fields that are passed to this method, in order.
         SAME: Names of the fields that must be equal if one call is to answer several effects.
     """
@@ -66,12 +66,12 @@ class Effect(Generic[A]):
         return self.SERVICE
 
     def owner(self, service: Any) -> Any:
-        """Return the object whose method ``VERB`` is called; the service by default."""
+        """Return the object that has the method named by ``VERB``; by default, this is the service."""
         return service
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Arguments of the service's method."""
+        """The values that the driver passes to the method that ``VERB`` names."""
         return tuple(getattr(self, name) for name in self.ARGUMENTS)
 
     @staticmethod
@@ -84,17 +84,19 @@ class Effect(Generic[A]):
         return answer
 
     def usage(self, answer: Any) -> Usage:
-        """Return the model calls and tokens that the answer took; by default 0, as for a retriever."""
+        """Return how many model calls and tokens the answer took; by default both numbers are 0."""
         return Usage()
 
 
 @dataclass(frozen=True, slots=True)
 class Generate(Effect[list[list[Generation]]]):
-    """Ask the reader for ``sampling.n`` answers to each prompt. The driver returns one list for each prompt.
+    """Ask a model for ``sampling.n`` answers to each prompt.
+
+    The driver replies with one list of answers for each prompt.
 
     Attributes:
-        answer: Whether the text is the method's answer, which a streaming driver may stream.
-        role: The model to ask; without a rewriter, the reader also has the rewriter's role.
+        answer: Whether the generated text is the method's final answer, which a driver may stream.
+        role: The model to ask. If ``role`` is "rewriter" but there is no rewriter, the reader is asked.
     """
 
     prompts: Sequence[Prompt]
@@ -114,7 +116,7 @@ class Generate(Effect[list[list[Generation]]]):
 
     @staticmethod
     def answer_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
-        """Send each distinct request once, with the largest number of samples that is needed."""
+        """Send each distinct prompt once, with the largest number of samples that an effect asks for."""
         samples: dict[tuple[Prompt, SamplingParams], int] = {}
         for part in parts:
             for key in part._requests():
@@ -128,14 +130,17 @@ class Generate(Effect[list[list[Generation]]]):
         return [(prompt, replace(self.sampling, n=1)) for prompt in self.prompts]
 
     def usage(self, answer: list[list[Generation]]) -> Usage:
-        """Return calls and tokens; a prompt's tokens are counted once for all its samples."""
+        """Return the usage: one call for each answer. A prompt's tokens are counted only once."""
         drawn = [item for samples in answer for item in samples]
         return _prompts([samples[0] for samples in answer], len(drawn)) + _completions(drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class StartGeneration(Effect["list[BegunGeneration]"]):
-    """Generate the first ``n_tokens`` tokens for each prompt. The driver answers with begun generations."""
+    """Generate the first ``n_tokens`` tokens of an answer to each prompt.
+
+    The driver replies with one begun generation for each prompt.
+    """
 
     prompts: Sequence[Prompt]
     n_tokens: int
@@ -157,7 +162,7 @@ class StartGeneration(Effect["list[BegunGeneration]"]):
         return _split(begun, [len(part.prompts) for part in parts])
 
     def usage(self, answer: list[BegunGeneration]) -> Usage:
-        """Return calls and prompt tokens; generated tokens are counted once the generation ends."""
+        """Return the numbers of calls and of prompt tokens; generated tokens are counted at the end."""
         return _prompts([item.partial for item in answer], len(answer))
 
 
@@ -171,7 +176,7 @@ class ContinueGeneration(Effect[Generation]):
     VERB = "rest"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation; ``rest`` is its method, not the reader's."""
+        """Return the begun generation, because it has the method ``rest``; the reader has no such method."""
         return self.begun
 
     @staticmethod
@@ -180,7 +185,7 @@ class ContinueGeneration(Effect[Generation]):
         return parts[0].begun.rest_of([part.begun for part in parts])
 
     def usage(self, answer: Generation) -> Usage:
-        """Return the answer's tokens, and prompt tokens that a server reports only at the end of a stream."""
+        """Return the number of the answer's tokens, and of prompt tokens that were not known at the beginning."""
         before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,
@@ -198,7 +203,7 @@ class CancelGeneration(Effect[None]):
     VERB = "close"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation; ``close`` is its method, not the reader's."""
+        """Return the begun generation, because its method ``close`` is called, and no method of the reader."""
         return self.begun
 
     def usage(self, answer: None) -> Usage:
@@ -306,7 +311,10 @@ class Entail(Effect[NDArray[np.float64]]):
 
 @dataclass(frozen=True, slots=True)
 class ReturnAnswer(Effect[Generation]):
-    """Return a finished answer without calling a service; a streaming driver yields one piece."""
+    """Give a finished answer to the driver, which calls no service.
+
+    A streaming driver yields the whole text as one piece. The driver replies with the same answer.
+    """
 
     generation: Generation
 
@@ -323,7 +331,7 @@ Program = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[A]) -> Program[A]:
-    """Yield a request (an effect), and return the answer with the type that the request declares."""
+    """Yield a request (an effect), and return its answer, whose type a type checker then knows."""
     answer: A = yield effect
     return answer
 
@@ -355,7 +363,7 @@ def handled(
 
 
 def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -> Program[None]:
-    """Report an event, whose data are the keyword arguments; see :class:`~surerag.messages.Event`."""
+    """Report an event of this name; ``data`` are its data. See :class:`~surerag.messages.Event`."""
     yield Emit(Event(name, data, warning, detail))
 
 
@@ -373,7 +381,6 @@ def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def _rows(call: Callable[..., Any], parts: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:
-    """Call ``call`` once with all distinct items; return the result's rows for the items of each part."""
     at = {item: index for index, item in enumerate(dict.fromkeys(chain.from_iterable(parts)))}
     rows = call(list(at), *arguments)
     return [rows[[at[item] for item in items]] for items in parts]

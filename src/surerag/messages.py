@@ -147,12 +147,12 @@ class SamplingParams:
 
     @property
     def optional_trace(self) -> bool:
-        """Whether an answer without log-probabilities is acceptable."""
+        """Whether an answer that comes without log-probabilities is accepted; otherwise it is an error."""
         return self.trace.startswith(("optional", "expected"))
 
     @property
     def refusable_trace(self) -> bool:
-        """Whether an answer is acceptable even if a service refuses to give log-probabilities."""
+        """Whether to ask again without log-probabilities if a service refuses a request that asks for them."""
         return self.trace.startswith("optional")
 
     @property
@@ -288,7 +288,7 @@ class Generation:
         finish: Why the generation ended: ``"stop"`` (by itself, or at a stop text), ``"length"`` (at
             ``max_tokens``), ``"content_filter"`` (a filter withheld all or a part of the answer), ``"empty"``
             (without any text), or ``"partial"`` (it has not ended yet).
-        completion_tokens: Tokens of the answer; 0 if the reader does not know.
+        completion_tokens: Number of tokens of the answer; 0 if the reader does not know the number.
         thinking_tokens: Tokens of thoughts before the answer; neither ``text`` nor ``completion_tokens``
             includes them.
         cached_tokens: The part of ``prompt_tokens`` that the server had in its cache; 0 if the server does
@@ -309,7 +309,7 @@ class Generation:
 
     @property
     def is_cut(self) -> bool:
-        """Whether text may be missing: the answer was cut at ``max_tokens``, or withheld."""
+        """Whether text may be missing, because of ``max_tokens`` or because a filter withheld it."""
         return self.finish in ("length", "content_filter")
 
 

@@ -109,7 +109,10 @@ class Options(BaseModel, metaclass=PlainHelp):
             raise
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with validated changes; models and retrievers are shared with the copy."""
+        """Return a copy with the changes in ``update``, which are checked.
+
+        The copy shares models and retrievers with the original, whatever ``deep`` is.
+        """
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**values, **(update or {})})
 

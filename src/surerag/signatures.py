@@ -137,7 +137,7 @@ def type_text(annotation: Any) -> str:
 
 
 def field_type(field: FieldInfo) -> str:
-    """Return the type of a field as readable text; empty for a field that no user sets."""
+    """Return the type of a field as readable text; an empty text for a field marked ``INTERNAL``."""
     texts = [item.text for item in field.metadata if isinstance(item, TypeText)]
     return texts[0] if texts else type_text(field.annotation)
 
@@ -187,7 +187,7 @@ def public_fields(kind: type[BaseModel]) -> dict[str, FieldInfo]:
 
 
 def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
-    """Return the lines of a docstring about the fields of a class: type, bounds, default, description."""
+    """Return docstring lines that give each field's type, bounds, default and description."""
     first, further = " " * indent, " " * (indent + 4)
     lines = []
     for name, field in public_fields(kind).items():
@@ -206,7 +206,7 @@ def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
 
 
 def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
-    """Return the signature of a class with fields: plain types, and each default as it is written in code."""
+    """Return the signature of a pydantic class, with readable types, and with defaults as written in code."""
     signature = inspect.signature(kind)
     return signature if isinstance(kind, PlainHelp) else _without_validators(signature, kind)
 
@@ -234,9 +234,10 @@ def _without_validators(signature: inspect.Signature, kind: type[BaseModel]) -> 
 
 
 def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
-    """Show the fields of a class in the signature and docstring of a function or class with ``**options``.
+    """Return a decorator, which shows the fields of ``kind`` in place of the parameter ``**options``.
 
-    In the docstring of the function or class, the fields follow the entry ``**options:``.
+    The decorator is for functions and classes. The signature lists the fields as keyword arguments. The
+    docstring describes them after its entry ``**options:``.
 
     Example:
         >>> class Options(BaseModel):

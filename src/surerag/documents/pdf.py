@@ -40,7 +40,7 @@ class Character(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """A part of a line between wide gaps, with the positions of its left and right edge in points."""
+    """A part of a line, with its distances in points from the page's left edge; wide gaps separate cells."""
 
     text: str
     left: float
@@ -49,7 +49,10 @@ class Cell:
 
 @dataclass(slots=True)
 class Line:
-    """A line of cells from left to right, with the positions of its lower and upper edge in points."""
+    """A line of a page: its cells from left to right, and the heights of its lower and upper edge.
+
+    Heights are in points above the bottom of the page.
+    """
 
     cells: list[Cell]
     bottom: float
@@ -165,7 +168,6 @@ def _join_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[TableRow]:
-    """Yield rows with a text for each column; a line that continues the row above is joined to that row."""
     row: TableRow = []
     for line in lines:
         texts = ["" for _ in columns]

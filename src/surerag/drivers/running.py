@@ -34,14 +34,17 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
     """Run a method's generator to its end without blocking the event loop; see :func:`run`.
 
-    Async methods of services are awaited; services without async methods run in threads. If the task is
+    Async methods of services are awaited; services without async methods are called in threads. If the task is
     cancelled, the generator and its unfinished generations are closed.
     """
     return await drive(Session(program, services, on_event), AWAITING)
 
 
 async def drive(session: Session[R], calls: Blocking) -> R:
-    """Run a session to its end, and then, even after an error, close the session's unfinished generations."""
+    """Run a session to its end, and return its result.
+
+    At the end, or after an error, the session and its unfinished generations are closed.
+    """
     try:
         session.start()
         while session.effect is not None:

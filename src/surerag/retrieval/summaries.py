@@ -21,7 +21,7 @@ from surerag.text import UNSPACED, check_language, split_sentences
 
 
 class MissingSummariesWarning(UserWarning):
-    """Warns of documents without a summary. If such a document is the nearest, L-RAG always retrieves."""
+    """Warns of documents without a summary. L-RAG retrieves if such a document is the best match."""
 
 
 class StaleSummariesWarning(UserWarning):
@@ -142,7 +142,7 @@ def lead_summary(
     Args:
         text: The document, as plain text or Markdown.
         sentences: Number of sentences, at least 1.
-        per_paragraph: Whether to take the first sentences of each paragraph.
+        per_paragraph: Whether to take the first sentences of each paragraph instead of those of the whole text.
         language: ISO 639 code of the text's language, for splitting the text into sentences.
 
     Returns:
@@ -261,9 +261,10 @@ def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
 
 
 class ModelSummaries:
-    """Summarises documents with a model, for example tables, whose first sentences are no summary.
+    """Summarises documents with a model.
 
-    Summaries are cached by the document's text. If the model writes nothing, the summary is the document's
+    This suits documents whose first sentences are no summary, such as tables. Summaries are cached by the
+    document's text. If the model writes nothing, the summary is the document's
     first two sentences.
 
     Args:
