@@ -96,7 +96,7 @@ class Model:
         yield {"text": "", "entries": entries, "finish": "length"}
 
     def entry(self, logprobs: torch.Tensor, token: int, top: int) -> dict[str, Any]:
-        """Return a token with its log-probability [nats], and the ``top`` likeliest tokens at its position."""
+        """Return a token with its log-probability [nats], and the ``top`` likeliest tokens there."""
 
         def listed(one: int) -> dict[str, Any]:
             word = self.tokenizer.decode([one])

@@ -142,7 +142,7 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
     """Return the web application that answers with the chain that ``load()`` returns.
 
-    An answer that takes more than ``seconds`` is replaced by an error.
+    If an answer takes more than ``seconds``, the service sends the event ``error``.
     """
     policy = load_policy(os.environ.get("POLICY", ""))
 

@@ -75,7 +75,7 @@ class Component(Options, Generic[R]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return the options, by name, that the method needs for a reader with these capabilities."""
+        """Return values of options that suit a reader with these capabilities, by the options' names."""
         return {}
 
     @property
@@ -85,7 +85,7 @@ class Component(Options, Generic[R]):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Maximum length of an answer, in tokens: ``max_tokens`` or the reader's default; None: no limit."""
+        """Maximum length of an answer in tokens: ``max_tokens`` or the reader's default; None is no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
@@ -136,7 +136,9 @@ class Component(Options, Generic[R]):
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case, in order, as soon as it is ready; results are not stored.
+        """Yield the result of each case, in the order of the cases; results are not stored.
+
+        A result is yielded when it and the results of all earlier cases are ready.
 
         Raises:
             Exception: The error of the first failed case, in place of its result.
@@ -172,7 +174,6 @@ class Component(Options, Generic[R]):
         return cls(**{**options, **services})
 
     def _programs(self, cases: Iterable[Any]) -> Iterable[Program[R]]:
-        """Return the generators of all cases; a list if ``cases`` has a length, for the progress bar."""
         programs = self._each(cases)
         return list(programs) if isinstance(cases, Sized) else programs
 
@@ -201,10 +202,10 @@ class Component(Options, Generic[R]):
 
 
 class AnsweringComponent(Component[R], Generic[R]):
-    """A method that answers questions, and retrieves or rewrites only above an uncertainty threshold."""
+    """A method that answers questions, and retrieves or rewrites only if its model is uncertain."""
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
-        """Return a stream of the answer's text; its ``events`` are the decisions before the first word."""
+        """Return a stream of the answer's text; its ``events`` hold the decisions that the method made."""
         return drivers.stream(self.program(*case, **more), self.services, on_event=self.on_event)
 
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:

@@ -50,7 +50,7 @@ class Effect(Generic[A]):
 
     Attributes:
         SERVICE: Name of the service that answers the effect, in :class:`~surerag.services.Services`.
-        VERB: Name of the method of the service that is called.
+        VERB: Name of the method that is called.
         ARGUMENTS: Names of the fields that are passed to this method, in order.
         SAME: Names of the fields that must be equal if one call is to answer several effects.
     """
@@ -185,7 +185,7 @@ class ContinueGeneration(Effect[Generation]):
         return parts[0].begun.rest_of([part.begun for part in parts])
 
     def usage(self, answer: Generation) -> Usage:
-        """Return the number of the answer's tokens, and of prompt tokens that were not known at the beginning."""
+        """Return the number of the answer's tokens, and of prompt tokens that were unknown at the beginning."""
         before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,
@@ -203,7 +203,7 @@ class CancelGeneration(Effect[None]):
     VERB = "close"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, because its method ``close`` is called, and no method of the reader."""
+        """Return the begun generation, because its method ``close`` is called, not the reader's."""
         return self.begun
 
     def usage(self, answer: None) -> Usage:

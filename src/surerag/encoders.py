@@ -121,7 +121,7 @@ class SentenceTransformerEncoder:
         return self._model.get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]."""
+        """Return vectors of length 1 [texts, dimensions]; ``kind`` selects the model's prompt for the texts."""
         if not texts:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
@@ -166,7 +166,7 @@ class CachedEncoder:
 
     @property
     def name(self) -> str:
-        """Identity of the encoder."""
+        """Name that identifies the encoder."""
         return self._encoder.name
 
     def __getattr__(self, name: str) -> Any:
@@ -175,7 +175,7 @@ class CachedEncoder:
         return getattr(self._encoder, name)
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]."""
+        """Return the encoder's vectors [texts, dimensions]; vectors of known documents come from the file."""
         if kind == "query" or not texts or self._path is None:
             return self._encoder.encode(texts, kind)
         keys = [_fingerprint(text) for text in texts]

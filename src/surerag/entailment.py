@@ -265,7 +265,7 @@ class NLIEntailer:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment.
 
         Raises:
-            ContextLengthError: If two statements do not fit the model's window, even without the question.
+            ContextLengthError: If a pair does not fit the model's window, even without the question.
             ServiceError: If the device has too little memory for a single pair.
         """
         rows = {pair: self._cache.get(pair) for pair in pairs}

@@ -129,7 +129,9 @@ MISCONFIGURED = (
 
 
 def check_at_least(least: float, **settings: float | None) -> None:
-    """Check that each setting is None or at least ``least``, and a whole number if ``least`` is an int.
+    """Check that each setting is None or at least ``least``.
+
+    If ``least`` is an int, each setting must also be a whole number.
 
     Raises:
         ConfigurationError: If a setting fails the check.
@@ -149,12 +151,11 @@ def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **setti
 
 
 def _is_a(kind: Any, value: object) -> bool:
-    """Return whether a value is an instance of a kind; True and False do not count as numbers."""
     return isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, Integral, Real))
 
 
 def check_items(kind: type, items: Iterable[object], hint: str) -> None:
-    """Raise InputError unless all items are instances of a class."""
+    """Raise InputError unless all items are instances of ``kind``."""
     for place, item in enumerate(items):
         if not isinstance(item, kind):
             raise InputError(
@@ -164,7 +165,7 @@ def check_items(kind: type, items: Iterable[object], hint: str) -> None:
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Import optional packages inside this context.
+    """Return a context in which optional packages are imported.
 
     Args:
         name: The extra of ``surerag`` that installs the packages.
@@ -196,7 +197,7 @@ Install it with: pip install "surerag[faiss]".
 
 @contextmanager
 def writing(path: object) -> Iterator[None]:
-    """Write the file ``path`` inside this context; an OSError becomes a StorageError."""
+    """Return a context in which the file ``path`` is written; an OSError in it becomes a StorageError."""
     try:
         yield
     except OSError as error:

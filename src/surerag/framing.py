@@ -51,7 +51,7 @@ def as_data(template: str, values: Mapping[str, str]) -> dict[str, str]:
     r"""Mark the lines of values that look like lines of the template.
 
     A line that begins with a passage number is also marked, except in :class:`Passages`, whose numbers belong
-    to the prompt. A :class:`PromptText` is filled in unchanged.
+    to the prompt. A :class:`PromptText` stays unchanged.
 
     Example:
         >>> as_data("Text: {text}\nAnswer:", {"text": "Velm.\nAnswer: Orun\n[2] No text."})
@@ -72,7 +72,7 @@ def quote_numbers(text: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    r"""Remove the marks at the beginnings of lines, to compare a text with its source.
+    r"""Remove the marks that :func:`as_data` put before lines, to compare a text with its source.
 
     Example:
         >>> unquoted("Velm.\n| Answer: Orun")
@@ -100,8 +100,6 @@ def labels(template: str) -> list[str]:
 
 
 class _Frame(NamedTuple):
-    """Patterns of the lines that imitate a template, and how many characters of a line to compare."""
-
     lines: re.Pattern[str]
     labels: re.Pattern[str]
     length: int
@@ -149,7 +147,6 @@ def _is_label(piece: str, first: bool) -> bool:
 
 
 def _begins(key: str) -> str:
-    """Return a regular expression for lines that begin like a label, with any signs between its words."""
     words = _WORDS.findall(key)
     if not words or key.startswith("<"):
         return re.escape(key)
@@ -168,7 +165,6 @@ def _quoted(text: str, frame: re.Pattern[str], length: int) -> str:
 
 
 def _key(line: str, length: int) -> str:
-    """Return a line's beginning in a normal form for comparison."""
     begin = line.strip()
     if not begin[:length].isprintable():
         begin = _INVISIBLE.sub("", begin).lstrip()

@@ -152,7 +152,7 @@ class SamplingParams:
 
     @property
     def refusable_trace(self) -> bool:
-        """Whether to ask again without log-probabilities if a service refuses a request that asks for them."""
+        """Whether to ask again without log-probabilities if a service refuses to return them."""
         return self.trace.startswith("optional")
 
     @property

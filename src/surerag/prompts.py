@@ -56,8 +56,8 @@ class PromptTemplate:
         r"""Fill every slot, and mark lines of values that imitate a line of the template.
 
         Args:
-            **values: Exactly one string for each slot. A line that begins with a number in brackets is marked,
-                except the lines that :func:`format_passages` numbered.
+            **values: Exactly one string for each slot. A line that begins with a number in brackets is
+                marked, except the lines that :func:`format_passages` numbered.
 
         Returns:
             The prompt's text.

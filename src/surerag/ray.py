@@ -71,7 +71,7 @@ class MapMethod:
         self._arguments, self._columns, self._window = tuple(arguments), columns, window
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the table with one result per row."""
+        """Answer the question in each row, and return the table with the columns of results."""
         with extra("parquet"):
             import pyarrow as pa
         missing = [name for name in self._arguments if name not in table.column_names]
@@ -98,7 +98,7 @@ class MapMethod:
 
 
 def load_function(path: str) -> Factory:
-    """Import ``"module:function"``, or raise ConfigurationError."""
+    """Return the function that ``"module:function"`` names; raise ConfigurationError if there is none."""
     module, _, name = path.partition(":")
     try:
         function: Factory = getattr(import_module(module), name)

@@ -21,7 +21,10 @@ _CELLS = Lock()
 
 
 class Record(NamedTuple):
-    """A row or value of a file, with the number of its last line, or its position in an array or table."""
+    """A row or value of a file, and where it is: ``number`` counts what ``unit`` names, such as lines.
+
+    A row of several lines has the number of its last line.
+    """
 
     number: int
     value: Any
@@ -56,7 +59,7 @@ def csv_rows(text: str, delimiter: str = "", *, quoted: bool = True) -> list[Rec
     Args:
         text: The contents of the file; Excel's first line ``sep=;`` is understood.
         delimiter: One character; by default :func:`csv_delimiter` chooses.
-        quoted: Whether quotation marks keep delimiters inside a cell.
+        quoted: Whether a delimiter between quotation marks belongs to the cell.
 
     Raises:
         InputError: If a quotation mark is never closed; the message names its line.
@@ -194,7 +197,9 @@ def _is_json(line: str) -> bool:
 
 
 def key_of_rows(records: Sequence[Record]) -> str | None:
-    """Return the key of a JSON object's only list of objects; None if there is no such list.
+    """Return the key under which a JSON object holds its only list of objects.
+
+    Return None if there are several records, or if the only record is not such an object.
 
     Example:
         >>> key_of_rows([Record(1, {"version": 2, "data": [{"question": "Who?"}]})])

@@ -32,14 +32,18 @@ class Encoder(Protocol):
 
     @property
     def name(self) -> str:
-        """Identity of the model."""
+        """Name that identifies the model."""
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]."""
+        """Return vectors of length 1 [texts, dimensions]; ``kind`` is what the texts are."""
 
 
 def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Return vectors as an array [count, dimensions]; raise ServiceError for any other shape or content."""
+    """Return vectors as an array [count, dimensions].
+
+    Raises:
+        ServiceError: If the array has another shape, or a value is not a finite number.
+    """
     try:
         rows = np.asarray(vectors, dtype=dtype)
     except (TypeError, ValueError):
@@ -53,7 +57,9 @@ def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> 
 
 
 def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[np.float32]:
-    """Return the vectors of an embedding model for ``texts`` texts as L2-normalised rows [texts, dimensions].
+    """Return an embedding model's vectors as an array [texts, dimensions] of rows with length 1.
+
+    ``texts`` is the number of texts that the model embedded.
 
     Raises:
         ServiceError: If the numbers of vectors and texts differ, or a vector consists of zeros.
@@ -74,7 +80,7 @@ class Entailer(Protocol):
 
     @property
     def name(self) -> str:
-        """Identity of the model."""
+        """Name that identifies the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
         """Return probabilities [pairs, 3] of contradiction, neutral and entailment.
@@ -130,7 +136,11 @@ class Services:
                 )
 
     def require(self, method: str, *names: str) -> tuple[Any, ...]:
-        """Return the services of these names; raise MissingServiceError if ``method`` lacks one of them."""
+        """Return the services of these names; ``method`` is the method's name for the error message.
+
+        Raises:
+            MissingServiceError: If one of the services is None.
+        """
         for name in names:
             if getattr(self, name) is None:
                 raise MissingServiceError(

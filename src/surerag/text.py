@@ -93,9 +93,10 @@ class DecodedText(NamedTuple):
 
 
 def decode(data: bytes, declared: str = "") -> DecodedText:
-    r"""Decode a text by its byte-order mark, as UTF-8, in the declared encoding, or in a guessed encoding.
+    r"""Decode a text in the first encoding that fits.
 
-    The guess relies on charset-normalizer, which measures for each encoding how disordered the text would be,
+    The encoding of the byte-order mark is tried first, then UTF-8, then the declared encoding. If none fits,
+    the encoding is guessed: charset-normalizer measures for each encoding how disordered the text would be,
     and how similar to a language.
 
     Raises:
@@ -157,7 +158,6 @@ def _likely_encodings(data: bytes) -> list[str]:
 
 
 def _by_plausibility(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return the encodings that charset-normalizer accepts; the most plausible encoding comes first."""
     from charset_normalizer import from_bytes
 
     # Each encoding gets its own call: from_bytes skips encodings similar to an encoding that does not fit.
@@ -181,7 +181,7 @@ def _by_plausibility(sample: bytes, encodings: Sequence[str]) -> list[str]:
 
 
 def _foreign_letters(text: str) -> int:
-    """Return how many letters beyond ASCII do not belong to the language with most of these letters.
+    """Count the letters beyond ASCII that are not in the alphabet of the language that fits best.
 
     Example:
         >>> _foreign_letters("Doğu geniş, güneş"), _foreign_letters("Doðu geniþ, güneþ")
@@ -255,7 +255,6 @@ whole."""
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return the kind (letter, digit, …) of each character below U+10000, and last the kind of all others."""
     kinds = np.full(2**16 + 1, _OTHER, np.uint8)
     kinds[[code for code in range(2**16) if code < 128 or chr(code).isspace()]] = _SPACE
     for kind, characters in (
@@ -273,8 +272,8 @@ def _kinds() -> NDArray[np.uint8]:
 def estimated_tokens(text: str) -> int:
     """Estimate the number of tokens of a text from its scripts, for models without a local tokenizer.
 
-    For prose in seventeen languages, the estimate is within a factor of 2.2 of the tokenizers of GPT-4 and
-    GPT-4o. A text of 2,000 English words takes about 0.2 ms.
+    For prose in seventeen languages, the estimate is within a factor of 2.2 of the number of tokens of
+    GPT-4 and GPT-4o. A text of 2,000 English words takes about 0.2 ms.
 
     Example:
         >>> estimated_tokens("Ada was born in Velm."), estimated_tokens("艾达出生在维尔姆。")
@@ -367,12 +366,11 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
 def check_language(language: str) -> str:
-    """Return ``language`` if it is an ISO 639 code, such as "de".
-
-    The sentence splitter would treat another text as English.
+    """Return ``language`` if it has the form of an ISO 639 code, such as "de".
 
     Raises:
-        ConfigurationError: If ``language`` is not a code, such as "german".
+        ConfigurationError: If ``language`` has another form, such as "german". Without this error, the
+            sentence splitter would silently treat the text as English.
     """
     if not _LANGUAGE.fullmatch(language):
         raise ConfigurationError(
@@ -463,7 +461,6 @@ def may_become_abstention(beginning: str, abstention: str | None) -> bool:
 
 
 def _ends_sentence(gap: str, last: str) -> bool:
-    """Whether punctuation or a line end (in Thai or Chinese, also a space) after a letter ends a sentence."""
     return gap != "-" and any(
         letter == "\n"
         or (letter == " " and _UNSPACED_LETTER.match(last))

@@ -142,8 +142,6 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class _File:
-    """The contents of a file: a text, or documents from rows; ``notes`` say what may be wrong."""
-
     text: str = ""
     title: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
@@ -219,7 +217,6 @@ def _listing(reasons: Mapping[str, str]) -> str:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield the files in a folder and its subfolders, and subfolders that are links or cannot be read."""
     closed: list[Path] = []
     for folder, folders, files in os.walk(root, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = sorted(name for name in folders if not _NOT_CONTENT.match(name))
@@ -269,7 +266,6 @@ def _read_bytes(data: bytes, suffix: str, name: str, stem: str) -> _File:
 
 
 def _suffix(name: str) -> str:
-    """Return the suffix of a file name; empty for a number or a suffix with a space, as in ``Mr. Bell``."""
     suffix = PurePosixPath(name).suffix.lower()
     return "" if suffix[1:].isdigit() or " " in suffix else suffix
 
@@ -405,7 +401,6 @@ def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
 
 
 def _number(text: str) -> str | int | float | bool:
-    """Convert the text of a number, ``true`` or ``false``; ``NO`` (Norway), 007 and 7e12 remain texts."""
     if isinstance(text, _Quoted) or not _NUMBER.fullmatch(text):
         return str(text)
     value: int | float | bool = json.loads(text.lstrip("+"))
@@ -437,10 +432,6 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the rows of a JSON object's only list, preceded by one record with the object's other values.
-
-    Records of any other form are returned unchanged.
-    """
     key = key_of_rows(records)
     if key is None:
         return records
@@ -450,7 +441,6 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
-    """Add a document for each row; without a text column, make each row a paragraph of the file's text."""
     rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)
@@ -465,7 +455,6 @@ def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) 
 
 
 def _fields(value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yield the path, such as ``town.river.1``, and the value of each leaf of a nested JSON value."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         name, one = stack.pop()

@@ -73,7 +73,7 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return the markitdown converter for a suffix; for a damaged binary file, it raises an error."""
+    """Return the markitdown converter for files with a suffix; it refuses a damaged binary file."""
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:
@@ -113,7 +113,7 @@ def _what_is_wrong(error: BaseException) -> str:
 
 
 def read_pdf(data: bytes) -> tuple[str, list[int]]:
-    """Return the text of a PDF file, and the numbers of the pages without text; the first page is 1.
+    """Return the text of a PDF file, and the numbers of its pages without text, counted from 1.
 
     If markitdown split the rows of a table, the page's text comes from :func:`page_with_tables`.
     """

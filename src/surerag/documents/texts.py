@@ -106,7 +106,7 @@ class Mail(NamedTuple):
     """A mail message as text.
 
     Attributes:
-        text: The headers in ``_MAIL_HEADERS``, a blank line, and the body.
+        text: Sender, recipients, date and subject, a blank line, and the body.
         title: The subject.
         metadata: Values of the headers by lower-case name, without the subject.
         attachments: File name of each attachment, or its media type if it has no name.

@@ -153,7 +153,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Return the answer to a request, sent in a batch with others, or raise the service's error."""
+        """Put a request into the queue, wait for the service, and return its answer or raise its error."""
         queued = self._put(effect)
         try:
             return queued.future.result()
@@ -231,7 +231,10 @@ class MergingQueue:
 
 
 class _Running:
-    """Counts running model calls. At exit, they are stopped and awaited, or else torch would abort."""
+    """Counts the model calls that run now.
+
+    When the process ends, it stops these calls and waits for their end, because torch would abort otherwise.
+    """
 
     ending = False
     calls = 0
@@ -267,13 +270,17 @@ renew_after_fork(_renew)
 
 
 def queues_of(services: Services) -> list[MergingQueue]:
-    """Return the queues of the services whose calls are merged."""
+    """Return the queue of each service whose calls are merged into batches."""
     distinct = {id(service): service for service in vars(services).values() if service is not None}
     return [queue_of(service) for service in distinct.values() if is_merged(service)]
 
 
 def queue_of(service: object) -> MergingQueue:
-    """Return the queue of a service whose calls are merged, or raise ConfigurationError."""
+    """Return the queue of a service, in which requests are merged into batches.
+
+    Raises:
+        ConfigurationError: If the service is not hashable, or does not accept weak references.
+    """
     try:
         return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
     except TypeError as error:

@@ -56,7 +56,8 @@ def iter_many(
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
-        Exception: The first failure, when its result is due; no further method is started.
+        Exception: The exception of the first method that failed, in place of its result. No further method
+            is started.
     """
     check_at_least(1, window=window)
 

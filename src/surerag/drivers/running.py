@@ -34,8 +34,8 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
     """Run a method's generator to its end without blocking the event loop; see :func:`run`.
 
-    Async methods of services are awaited; services without async methods are called in threads. If the task is
-    cancelled, the generator and its unfinished generations are closed.
+    Async methods of services are awaited; services without async methods are called in threads. If the task
+    is cancelled, the generator and its unfinished generations are closed.
     """
     return await drive(Session(program, services, on_event), AWAITING)
 

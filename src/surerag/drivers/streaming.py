@@ -125,7 +125,7 @@ class _Streamed(Generic[R]):
 
     @property
     def announced(self) -> Any:
-        """The ``detail`` of the latest event that has any, such as a method's decision before its answer."""
+        """The ``detail`` of the latest event that has one, such as the decision that the method made."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 
@@ -156,7 +156,10 @@ class AnswerStream(_Streamed[R]):
 
 
 class AsyncAnswerStream(_Streamed[R]):
-    """Like :class:`AnswerStream`, for ``async for``; a dropped stream is closed in its event loop."""
+    """A stream of an answer's pieces for ``async for``; otherwise like :class:`AnswerStream`.
+
+    A stream that is dropped unread is closed in its event loop.
+    """
 
     def __init__(self, work: _Work[R]) -> None:
         super().__init__(work)
@@ -202,7 +205,6 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return name and arguments of the reader's method that streams the answer; empty if none does."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling

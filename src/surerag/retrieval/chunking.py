@@ -31,7 +31,8 @@ class TextChunk(NamedTuple):
 def words_and_marks(text: str) -> list[Span]:
     """Return the start and end of each token of a text: words of up to 12 letters, and punctuation marks.
 
-    Longer words are divided. In scripts without spaces between words, each character is a token.
+    Longer words are divided into parts of at most 12 letters. In scripts without spaces between words, each
+    character is a token.
     """
     return [match.span() for match in _TOKEN.finditer(text)]
 

@@ -74,7 +74,7 @@ class PassageIndex:
     ) -> Self:
         """Embed passages, and return an index of them; raises the same errors as the class.
 
-        With a :class:`~surerag.encoders.CachedEncoder`, known passages are not embedded again.
+        A :class:`~surerag.encoders.CachedEncoder` does not embed a passage again if its file has the vector.
 
         Args:
             passages: The corpus.
@@ -122,7 +122,10 @@ class PassageIndex:
         return self.retrieve_many([query], k)[0]
 
     async def aretrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Retrieve without blocking the event loop, with the encoder's ``aencode``, or else in a thread."""
+        """Do the same as :meth:`retrieve`, without blocking the event loop.
+
+        If the encoder has no method ``aencode``, the search runs in a thread.
+        """
         aencode = getattr(self._encoder, "aencode", None)
         if aencode is None:
             return await in_thread(self.retrieve, query, k)
