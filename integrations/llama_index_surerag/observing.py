@@ -108,7 +108,8 @@ class Source:
     """Base class of what can write an answer's text: an LLM call, or an engine inside another engine.
 
     Attributes:
-        wishes: The user's settings for the LLM that wrote the text; None if the LLM is not observed.
+        wishes: The user's settings for the LLM that wrote the text; None if the user did not pass this LLM to
+            ``with_certainty``.
     """
 
     wishes: Wishes | None = None
@@ -174,8 +175,8 @@ class Answer(Source):
     def report(self, *, as_event: bool) -> None:
         """Write the certainty into the tags of all spans that return the answer, and send an event.
 
-        First, a hash of the engine's prompts and the policy's probability are added to the certainty. Without
-        ``as_event``, no event is sent.
+        First, two values are added to the certainty: a hash of the engine's prompts, and the probability that
+        the policy estimates. If ``as_event`` is False, no event is sent.
         """
         certainty = self.values.get(KEY)
         if certainty is None:
@@ -416,8 +417,8 @@ class _Span:
 
         The newest source that wrote the text counts. If several calls wrote the text at the same time, the
         call with the greatest uncertainty counts, because nothing shows which of these calls wrote the
-        response. Both results are None if no LLM in the span is observed and the uncertainty of the text is
-        unknown.
+        response. Both results are None if the uncertainty of the text is unknown, and the span has only calls
+        of LLMs that the user did not pass to ``with_certainty``.
         """
         sources = list(self.sources)
         certainty: Mapping[str, Any]

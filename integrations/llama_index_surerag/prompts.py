@@ -41,7 +41,9 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Check the template's slots, which may have LlamaIndex's names, and return the prompt.
+        """Return the prompt if its template has the slots ``slots``.
+
+        The template may use LlamaIndex's names for these slots, such as ``query_str``.
 
         Raises:
             PromptError: If the template's slots differ from ``slots``.

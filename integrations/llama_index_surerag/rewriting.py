@@ -26,7 +26,7 @@ from surerag.signatures import takes_options
 
 
 class DecidedNode(NodeWithScore):
-    """A node with DynQR's decision in a field of its own.
+    """A node with a field for DynQR's decision whether to rewrite the query.
 
     The decision is not in the metadata, because fusion retrievers compare nodes by hashes that depend on the
     metadata.

@@ -314,7 +314,6 @@ class Window:
         return fitting
 
     def _cut(self, passage: Passage, limit: int) -> Passage:
-        """Return a passage cut to at most ``limit`` tokens; the passage's node is cut in the same way."""
         text, tokens = passage.text, self._count(passage.text)
         before = tokens
         while tokens > limit:

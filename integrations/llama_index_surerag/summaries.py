@@ -322,7 +322,7 @@ def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:
 
 
 def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
-    """Add new and changed summaries to an index, and return whether there were any.
+    """Add the new and changed summaries among ``nodes`` to an index, and return whether any was added.
 
     A summary replaces the old summary with the same id. If embedding fails, the old summary stays in the
     index. A summary whose text has not changed is not embedded again.

@@ -168,7 +168,7 @@ class _VisibleSummaries(InnerRetriever):
 
     Args:
         summaries: An index of summaries, which gets the filters of the search, or a retriever of summaries.
-        search: The search for chunks; None if every retrieved summary may be used without a check.
+        search: Decides which summaries the user may see; None if the user may see every summary.
         top_n: Number of summaries to retrieve from an index.
     """
 
@@ -181,7 +181,6 @@ class _VisibleSummaries(InnerRetriever):
         self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries; a retriever made from an index gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
             raise ConfigurationError(f"we can no longer know which summaries a user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):
