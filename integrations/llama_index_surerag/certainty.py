@@ -196,7 +196,10 @@ class _Selecting(Shareable):
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
-        """Raise a ConfigurationError if the engine's prompts have changed or do not match the policy."""
+        """Raise a ConfigurationError if the engine's prompts have changed since the engine was built.
+
+        The error is also raised if the engine does not match the policy's calibration.
+        """
         observe()
         prompts = self._prompts_now()
         if prompts != self._prompts:
@@ -220,8 +223,9 @@ class _Selecting(Shareable):
             prefix: ``"a"`` calls the engine's async methods; empty calls its blocking methods.
 
         Returns:
-            The complete response with the certainty in its metadata; whether the engine returned a stream;
-            and the text to show (the answer or the abstention).
+            First, the complete response, with the certainty in its metadata. Second, whether the engine
+            returned a stream. Third, the selected answer, whose text is the engine's answer or the
+            abstention.
         """
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
@@ -301,7 +305,7 @@ def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
 
 
 def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
-    """Yield the surerag engines in an engine: the engine itself, or those found in its attributes."""
+    """Yield ``engine`` if it is an engine of surerag; else yield all engines of surerag inside it."""
     if isinstance(engine, MethodEngine):
         yield engine
         return
@@ -371,7 +375,10 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
 
 def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
-    """Return a response with the selected text; a structured response that may be shown is unchanged."""
+    """Return a response whose text is the selected text: the engine's answer or the abstention.
+
+    A structured response that is not withheld is returned unchanged.
+    """
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
     return Response(selected.text, response.source_nodes, response.metadata)
@@ -439,14 +446,16 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
 
 def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
-    """Return a chat response with the selected text; if the answer is withheld, without tool outputs."""
     sources = [] if selected.abstained else response.sources
     nodes = response.source_nodes
     return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)
 
 
 def _as_stream(whole: AgentChatResponse, **stream: Any) -> StreamingAgentChatResponse:
-    """Return a complete response as a stream; LlamaIndex does not write it to the memory a second time."""
+    """Return a complete response as a streaming response.
+
+    The answer is in the chat engine's memory already, so LlamaIndex must not write it there a second time.
+    """
     response = StreamingAgentChatResponse(
         sources=whole.sources, source_nodes=whole.source_nodes, is_writing_to_memory=False, **stream
     )

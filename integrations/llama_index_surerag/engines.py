@@ -79,7 +79,9 @@ _ALTERNATIVES = {
 
 
 def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options without LlamaIndex's own arguments; ``text_qa_template`` becomes a prompt.
+    """Return only a method's own options, without arguments that LlamaIndex's query engines take.
+
+    ``text_qa_template`` becomes the prompt ``answer``.
 
     Raises:
         ConfigurationError: If an argument asks for something that the engine cannot do.
@@ -221,7 +223,10 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         super().__init__(callback_manager=manager_of(callback_manager))
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return at most ``top_n`` retrieved and postprocessed nodes, without running the method."""
+        """Retrieve and postprocess the nodes for a query, and return at most ``top_n`` of them.
+
+        The engine's method, which would decide and answer, does not run.
+        """
         return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -269,7 +274,6 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     async def _respond(
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
-        """Answer a query by ``run`` or, to stream, by ``stream``; either both block or both are async."""
         response: RESPONSE_TYPE
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
@@ -336,12 +340,18 @@ async def _nothing() -> AsyncGenerator[str]:
 
 
 def read_to_end(response: Any) -> Any:
-    """Return a complete response, after reading a streaming response to its end."""
+    """Read a streaming response to its end, and return the complete response.
+
+    Any other response is returned unchanged.
+    """
     return response.get_response() if isinstance(response, StreamingResponse) else response
 
 
 async def aread_to_end(response: Any) -> Any:
-    """Return a complete response, after reading a blocking or async streaming response to its end."""
+    """Read a blocking or async streaming response to its end, and return the complete response.
+
+    Any other response is returned unchanged.
+    """
     if isinstance(response, AsyncStreamingResponse):
         return await response.get_response()
     return read_to_end(response)

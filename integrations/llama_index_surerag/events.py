@@ -106,7 +106,10 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
 
 def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a workflow, also in the threads of blocking steps and tools."""
+    """Return the event loop of the workflow to which ``ctx`` belongs.
+
+    A blocking step or tool runs in a thread without an event loop; the workflow's loop is found there, too.
+    """
     check_kind(Context, "the context of a workflow's step", ctx=ctx)
     with suppress(RuntimeError):
         return asyncio.get_running_loop()

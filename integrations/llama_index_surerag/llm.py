@@ -93,9 +93,9 @@ class ModelFamily(NamedTuple):
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
-    """Translate OpenAI's keywords into a ``generation_config`` of Gemini, without the maximum answer length.
+    """Translate keyword arguments of OpenAI's API into a ``generation_config`` of Gemini.
 
-    GoogleGenAI would raise an error when an answer reaches its maximum length.
+    The maximum answer length is left out, because GoogleGenAI raises an error when an answer reaches it.
     """
     names = {
         "temperature": "temperature",
@@ -205,7 +205,11 @@ def reader_of(llm: LLM | Reader | None) -> Reader:
 
 
 def judge_of(judge: Judge) -> Entailer | Reader | None:
-    """Return a reader that calls an LLM; return an entailer, a reader or None unchanged."""
+    """Return a judge in a form that surerag can call.
+
+    A LlamaIndex LLM becomes a reader (surerag's interface to a model). A reader, an entailer and None are
+    returned unchanged.
+    """
     kinds = LLM | Reader | Entailer | None
     check_kind(kinds, "an LLM, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, LLM) else judge
@@ -425,8 +429,8 @@ async def _close(stream: Any) -> None:
     """Close a stream, and then the streams inside it, from the outermost to the innermost.
 
     LlamaIndex's wrappers leave the inner streams open until the garbage collector closes them. Until then,
-    the server goes on generating. And OpenAI's client deadlocks if the garbage collector runs while the
-    client sends a request.
+    the server goes on generating. If the garbage collector closes a stream of OpenAI's client while this
+    client sends another request, the client deadlocks.
     """
     chain = [stream]
     for item in chain:
@@ -490,7 +494,10 @@ def plain(raw: Any) -> Any:
 
 
 def _shallow(item: Any, *inner: str) -> dict[str, Any]:
-    """Return an object, and the objects in its fields ``inner``, as dictionaries without copying values."""
+    """Return the fields of an object as a dictionary.
+
+    The objects in the fields with the names ``inner`` also become dictionaries. No other value is converted.
+    """
     values = (
         dict(item) if isinstance(item, Mapping) else vars(item) | (getattr(item, "model_extra", None) or {})
     )
@@ -501,7 +508,7 @@ def _shallow(item: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Return the answer from LlamaIndex's own fields, for a raw response that has no field ``choices``."""
+    """Return the answer in a LlamaIndex response whose ``raw`` has no field ``choices``."""
     fields = raw if isinstance(raw, Mapping) else {}
     finish = next((str(fields[name]) for name in _FINISH if fields.get(name)), None)
     entries = _own_entries(response, fields, text) if logprobs else []

@@ -96,7 +96,7 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 
 def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
-    """Return a chunk as a node with its offsets in the document, as LlamaIndex's own parsers do."""
+    """Return a passage that was cut from ``document`` as a node with its offsets in the document."""
     [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
     node.embedding = None
     node.metadata = dict(document.metadata)

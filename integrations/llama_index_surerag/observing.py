@@ -108,7 +108,8 @@ class Source:
     """Base class of what can write an answer's text: an LLM call, or an engine inside another engine.
 
     Attributes:
-        wishes: The user's settings for the LLM that wrote the text; None if the LLM is not observed.
+        wishes: The user's settings for the LLM that wrote the text; None if the user did not pass this LLM to
+            ``with_certainty``.
     """
 
     wishes: Wishes | None = None
@@ -167,15 +168,15 @@ class Answer(Source):
                 self._tagged.append(span_record)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer; None if ``shown`` is not the text of the answer."""
+        """Return the certainty of the answer; None if it is not known yet, or ``shown`` is another text."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 
     def report(self, *, as_event: bool) -> None:
         """Write the certainty into the tags of all spans that return the answer, and send an event.
 
-        First, a hash of the engine's prompts and the policy's probability are added to the certainty. Without
-        ``as_event``, no event is sent.
+        First, two values are added to the certainty: a hash of the engine's prompts, and the probability that
+        the policy estimates. If ``as_event`` is False, no event is sent.
         """
         certainty = self.values.get(KEY)
         if certainty is None:
@@ -285,7 +286,7 @@ class Call(Source):
         self.end()
 
     def returned(self, response: object) -> bool:
-        """Whether the call returned this response object."""
+        """Whether ``response`` is the object, or one of the pieces, that the call returned."""
         return any(piece is response for piece in self._pieces) or (
             self._generation is not None and self._generation is getattr(response, "raw", None)
         )
@@ -335,9 +336,10 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return ``shown``, stripped of white space, if the LLM's whole text ends with it, else None.
+    """Return ``shown`` without outer white space if the LLM's text ``whole`` ends with ``shown``; else None.
 
-    Thoughts or the steps of an agent may precede ``shown``. If ``shown`` is None, return ``whole``.
+    Thoughts or the steps of an agent may precede ``shown`` in ``whole``. If ``shown`` is None, ``whole`` is
+    returned.
     """
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
@@ -362,9 +364,10 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the part of a token trace that belongs to the answer; the whole trace if ``behind`` is False.
+    """Return the tokens of the answer, cut out of the trace of everything that the LLM wrote.
 
-    If ``behind`` is True, tokens before the answer, such as thoughts, are left out.
+    If ``behind`` is True, tokens before the answer, such as thoughts, are left out. If ``behind`` is False,
+    the LLM wrote nothing but the answer, and the trace is returned unchanged.
     """
     if trace is None or not behind:
         return trace
@@ -414,8 +417,8 @@ class _Span:
 
         The newest source that wrote the text counts. If several calls wrote the text at the same time, the
         call with the greatest uncertainty counts, because nothing shows which of these calls wrote the
-        response. Both results are None if no LLM in the span is observed and the uncertainty of the text is
-        unknown.
+        response. Both results are None if the uncertainty of the text is unknown, and the span has only calls
+        of LLMs that the user did not pass to ``with_certainty``.
         """
         sources = list(self.sources)
         certainty: Mapping[str, Any]
@@ -429,7 +432,10 @@ class _Span:
 
 
 def _writer_of(text: str | None, sources: Sequence[Source]) -> tuple[Source | None, Mapping[str, Any]]:
-    """Return the source that wrote a text, or None, and the text's certainty; see :meth:`_Span.certainty`."""
+    """Return the source that wrote a text, and the certainty of the text.
+
+    If no source wrote the text, the source is None, and the certainty says why it is unknown.
+    """
     for source in reversed(sources):
         certainty = source.certainty(text)
         if certainty is not None:
@@ -564,7 +570,10 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Collect the LLM calls that write answers in a ``with`` block; the last call wrote the last answer."""
+    """Collect the LLM calls that write the answers of engines in a ``with`` block.
+
+    The last call in the list wrote the last answer.
+    """
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -586,7 +595,7 @@ def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
 
 
 def _note_unreported(span: _Span, response: Any) -> None:
-    """Record the response of an LLM whose methods report no events."""
+    """Record the response of an LLM call, unless LlamaIndex has already reported the response in an event."""
     is_recorded = isinstance(span.newest, Call) and span.newest.returned(response)
     if _writes(span.instance) and not is_recorded:
         call = Call(span.instance, span.keywords)
@@ -617,7 +626,10 @@ def _metadata_of(response: Any) -> dict[str, Any]:
 
 
 def _measure_complete(span: _Span, span_id: str, answer: Answer) -> None:
-    """Add the certainty to a complete answer; send an event, unless an inner span returned it before."""
+    """Add the certainty to a complete answer, and send an event.
+
+    If an inner span has returned the same answer before, no second event is sent.
+    """
     inner = span.newest
     is_repeated = isinstance(inner, Answer) and inner.values is answer.values
     answer.wishes = inner.wishes if inner is not None and is_repeated else None
@@ -685,7 +697,10 @@ async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[A
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """Assign the LLM calls in the ``with`` block to the span of the response whose stream is read."""
+    """Assign each LLM call in the ``with`` block to ``span``.
+
+    The block reads the stream of the response that ``span`` returned.
+    """
     token = _STREAM_SPAN.set(span)
     try:
         yield
@@ -694,7 +709,7 @@ def _reading(span: _Span) -> Iterator[None]:
 
 
 def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
-    """Add the certainty to a chat engine's streaming response after LlamaIndex has received all pieces."""
+    """Add the certainty to a chat engine's streaming response when the stream has ended."""
     answer = Answer(_metadata_of(response))
     answer.passes(span, span_id)
     newest = span.newest

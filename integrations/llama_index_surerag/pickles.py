@@ -66,7 +66,10 @@ def _without_keys(value: Any, name: object = "") -> Any:
 
 
 class WithoutKeys:
-    """A mixin that keeps API keys out of pickles; list it before bases that define ``__getstate__``."""
+    """A mixin that keeps API keys out of the pickles of an object.
+
+    In a class statement, list the mixin before other bases, because its ``__reduce__`` must be used.
+    """
 
     def __reduce__(self) -> Any:
         written = BytesIO()
@@ -75,7 +78,10 @@ class WithoutKeys:
 
 
 class Shareable(WithoutKeys):
-    """A mixin for plain classes, whose copies share the models (and their API keys) with the original."""
+    """A mixin for classes whose copies share the models of the original, and so the models' API keys.
+
+    Pickles hold no API keys.
+    """
 
     def __copy__(self) -> Self:
         copied = object.__new__(type(self))

@@ -276,7 +276,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return the best context's nodes, then all textless nodes among the first ``top_n`` input nodes."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         refined = nodes_of(result.passages)
         if best is not None:

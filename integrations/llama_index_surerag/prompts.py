@@ -26,7 +26,10 @@ _SLOT_NAMES = {"query_str": ("question", "query", "statement"), "context_str": (
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A LlamaIndex template as a surerag prompt; ``aliases`` maps LlamaIndex's slot names to surerag's."""
+    """A LlamaIndex template as a surerag prompt.
+
+    ``aliases`` maps LlamaIndex's slot names to surerag's slot names.
+    """
 
     name: str
     template: BasePromptTemplate = field(hash=False)
@@ -38,7 +41,9 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Check the template's slots, which may have LlamaIndex's names, and return the prompt.
+        """Return the prompt if its template has the slots ``slots``.
+
+        The template may use LlamaIndex's names for these slots, such as ``query_str``.
 
         Raises:
             PromptError: If the template's slots differ from ``slots``.
@@ -182,7 +187,7 @@ def _turns(prompt: Prompt) -> list[ChatMessage]:
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
-    """Return a prompt as text, put into the LLM's own templates as ``llm.predict`` does."""
+    """Return a prompt as one text, formatted by the LLM's own templates as ``llm.predict`` formats it."""
     turns, text = as_messages(prompt), plain_text(prompt)
     if len(turns) == 1 and turns[0].role == "user":
         text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text
@@ -199,7 +204,10 @@ def plain_text(prompt: Prompt) -> str:
 
 
 def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """Convert LlamaIndex messages to surerag messages, which hold only text; unknown roles become users."""
+    """Convert LlamaIndex messages to surerag messages, which hold only text.
+
+    A message whose role is neither system, developer nor assistant becomes a user's message.
+    """
     roles = {"system": "system", "developer": "system", "assistant": "assistant"}
     return tuple(
         Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles

@@ -26,7 +26,7 @@ from surerag.signatures import takes_options
 
 
 class DecidedNode(NodeWithScore):
-    """A node with DynQR's decision in a field of its own.
+    """A node with a field for DynQR's decision whether to rewrite the query.
 
     The decision is not in the metadata, because fusion retrievers compare nodes by hashes that depend on the
     metadata.
@@ -147,10 +147,10 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Run DynQR for a query by the blocking or async function ``run``.
+    """Run DynQR for a query with the function ``run``, which is blocking or async.
 
-    If a call of a model or retriever fails, warn and return None. Configuration errors and input errors are
-    raised.
+    If a model or the retriever fails, this function warns and returns None. Configuration errors and input
+    errors are raised.
     """
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)

@@ -58,7 +58,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
 
     @classmethod
     def from_defaults(cls, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> Self:
-        """Build a parser, as ``from_defaults`` of LlamaIndex's own parsers does."""
+        """Build a parser, as calling the class does. LlamaIndex's own parsers have this method, too."""
         return cls(embed_model, **options)
 
     @classmethod
@@ -105,7 +105,10 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Build a parser from the result of :meth:`to_dict`; pass its models and functions as keywords."""
+        """Build a parser from the plain values that :meth:`to_dict` returned.
+
+        The values contain no models and functions: pass these as keyword arguments, such as ``embed_model``.
+        """
         excluded = ("encoder", "counted_by", "class_name", "id_func", "callback_manager")
         return cls(**{**{name: value for name, value in data.items() if name not in excluded}, **kwargs})
 

@@ -86,7 +86,10 @@ class EmbeddingEncoder(Shareable):
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
-    """Return an encoder unchanged, or a new encoder for a model (``Settings.embed_model`` for None)."""
+    """Return ``model`` if it is an encoder; else return an encoder that calls the embedding model.
+
+    If ``model`` is None, the encoder calls ``Settings.embed_model``.
+    """
     return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
@@ -129,11 +132,17 @@ class NodeRetriever(Shareable):
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a copy that searches with ``bundle`` if the query is the text of ``bundle``."""
+        """Return a copy of the retriever for one query.
+
+        If the copy is asked for the text of ``bundle``, it searches with the whole ``bundle``.
+        """
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return at most ``k`` passages (None: all), best first; the ``origin`` of a passage is its node."""
+        """Return at most ``k`` passages, best first, or all passages if ``k`` is None.
+
+        The ``origin`` of a passage is its node.
+        """
         return passages_of(self.nodes(self._query(query)))[:k]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -164,7 +173,10 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services for one query, with a retriever that searches with ``bundle``."""
+    """Return the services for one query.
+
+    If the retriever is a :class:`NodeRetriever`, it is replaced by a copy that searches with ``bundle``.
+    """
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
@@ -192,7 +204,7 @@ def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") ->
 
 
 def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
-    """Return a callback manager (``Settings.callback_manager`` for None).
+    """Return ``callback_manager`` or, if it is None, ``Settings.callback_manager``.
 
     Raises:
         ConfigurationError: If ``callback_manager`` has another type.
@@ -210,7 +222,7 @@ class InnerRetriever(Shareable, BaseRetriever):
     """
 
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Return nodes, best first."""
+        """Return the nodes that the retriever finds for a query, best first."""
         return self._retrieve(bundle_of(str_or_query_bundle))
 
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
@@ -237,7 +249,7 @@ class _IndexRetriever(InnerRetriever):
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever unchanged, or a new retriever for an index.
+    """Return ``source`` if it is a retriever; if it is an index, return a new retriever of the index.
 
     The new retriever returns ``k`` nodes, or LlamaIndex's default number if ``k`` is None.
     """
@@ -278,10 +290,10 @@ class Window:
         self._left = window - max_tokens - self._count(question) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Return the first passages that fit; if none fits, return the beginning of the first passage.
+        """Return the first passages, as many as fit into the free part of the LLM's context window.
 
-        ``stay`` tells whether the passages stay in all later prompts of the query, so that their tokens are
-        no longer free.
+        If not even the first passage fits, its beginning is returned. ``stay`` tells whether the passages
+        stay in all later prompts of the query, so that their tokens are no longer free.
         """
         total, fitting = 0, list[Passage]()
         for passage in passages:
@@ -302,7 +314,6 @@ class Window:
         return fitting
 
     def _cut(self, passage: Passage, limit: int) -> Passage:
-        """Return a passage cut to at most ``limit`` tokens; the passage's node is cut in the same way."""
         text, tokens = passage.text, self._count(passage.text)
         before = tokens
         while tokens > limit:

@@ -193,9 +193,10 @@ def _embedding_model(model: BaseEmbedding | str | None) -> BaseEmbedding | None:
 def _update_by_model(
     index: VectorStoreIndex, parts: Sequence[_SummaryOrigin], model: LLM | Reader, folder: _Folder
 ) -> bool:
-    """Let a model summarize new and changed texts, and return whether the index of summaries changed.
+    """Let a model write the missing and outdated summaries, and return whether the index changed.
 
-    The folder is saved after each batch, so that an interruption loses at most one batch of model calls.
+    The index is saved to the folder after each batch. An interruption thus loses at most one batch of model
+    calls.
     """
     reused = {part.id: node for part in parts if (node := part.reusable_summary(index)) is not None}
     changed = update(index, [*reused.values()])
@@ -239,7 +240,7 @@ class _SummaryOrigin:
         return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
     def reusable_summary(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return this text's summary if ``index`` has it, and text and model have not changed; else None."""
+        """Return the summary in ``index`` if the same model made it from the same text; else None."""
         node = index.docstore.get_document(self.id, raise_error=False)
         if not isinstance(node, TextNode) or _contents(node.relationships) != _contents(self.relationships):
             return None
@@ -247,9 +248,10 @@ class _SummaryOrigin:
 
 
 def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
-    """Return what identifies a summary: the document, the hashes of the chunks, and the model.
+    """Return the values on which a summary depends: the document, the hashes of the chunks, and the model.
 
-    The ids of chunks are left out, because chunks get new ids if an index is built again.
+    If these values are equal, an old summary can be used again. The ids of chunks are not among the values,
+    because chunks get new ids if an index is built again.
     """
     source, chunks = relationships[NodeRelationship.SOURCE], relationships.get(NodeRelationship.CHILD, [])
     return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
@@ -320,7 +322,7 @@ def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:
 
 
 def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
-    """Add new and changed summaries to an index, and return whether there were any.
+    """Add the new and changed summaries among ``nodes`` to an index, and return whether any was added.
 
     A summary replaces the old summary with the same id. If embedding fails, the old summary stays in the
     index. A summary whose text has not changed is not embedded again.
@@ -357,7 +359,10 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Replace the summaries of the documents with the ids ``documents`` by summaries of ``nodes``."""
+    """Summarize the documents in ``nodes``, add the summaries to an index, and delete old summaries.
+
+    ``documents`` holds the ids of the documents whose old summaries are deleted.
+    """
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarize(parts))

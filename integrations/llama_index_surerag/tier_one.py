@@ -164,9 +164,11 @@ def _check_same_restrictions(source: BaseRetriever | BaseIndex[Any], summaries: 
 class _VisibleSummaries(InnerRetriever):
     """Retrieves the summaries that the user may see, and warns once about each outdated summary.
 
+    A summary is outdated if a chunk that it was made from was changed or deleted.
+
     Args:
         summaries: An index of summaries, which gets the filters of the search, or a retriever of summaries.
-        search: The search for chunks; None if every retrieved summary may be used without a check.
+        search: Decides which summaries the user may see; None if the user may see every summary.
         top_n: Number of summaries to retrieve from an index.
     """
 
@@ -179,7 +181,6 @@ class _VisibleSummaries(InnerRetriever):
         self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries; a retriever made from an index gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
             raise ConfigurationError(f"we can no longer know which summaries a user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):
@@ -221,7 +222,10 @@ class _VisibleSummaries(InnerRetriever):
 
 
 def _is_made_here(summary: BaseNode) -> bool:
-    """Whether ``summary_nodes`` made the node, and recorded the ids of chunks or the hash of a document."""
+    """Whether ``summary_nodes`` made the summary.
+
+    Such a summary records the chunks that it was made from, or the hash of its document.
+    """
     source = summary.source_node
     return bool(summary.child_nodes or (source is not None and source.hash))
 
@@ -273,7 +277,12 @@ class _IndexSummaries(InnerRetriever):
         self._ids, self._hashes = ids, hashes
 
     def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
-        """Return the ids of the documents with changed nodes, and all current nodes of these documents."""
+        """Return what must be summarized again: ids of documents, and the documents' current nodes.
+
+        Args:
+            changed: Ids of nodes and documents that were added, changed or deleted since the previous query.
+            ids: Ids of all current nodes, in order.
+        """
         store = self._source.docstore
         nodes = {
             node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)

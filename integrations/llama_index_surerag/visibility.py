@@ -162,7 +162,7 @@ def _unknown_in_store(store: Any) -> str:
 
 
 def _has_own_methods(value: Any) -> bool:
-    """Whether an attribute of the object overrides a method of its class, as a monkey patch does."""
+    """Whether an attribute of ``value`` itself replaces a method of its class, as a monkey patch does."""
     return any(callable(getattr(type(value), name, None)) for name in vars(value))
 
 
@@ -282,7 +282,10 @@ class Search:
         return chunks if is_complete else None
 
     def _is_unchanged(self, document: RelatedNodeInfo, chunks: Sequence[BaseNode]) -> bool:
-        """Whether all chunks were cut from the document's version that has the hash ``document.hash``."""
+        """Whether the chunks were cut from the version of the document whose hash is ``document.hash``.
+
+        If no hash of the document is recorded, the answer is True.
+        """
         if document.hash is None:
             return True
         hashes = [
@@ -295,7 +298,6 @@ class Search:
     def _same_chunks(
         self, expected: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
     ) -> list[BaseNode] | None:
-        """Return the chunks with the expected ids and hashes; None if any of them was deleted or changed."""
         chunks = {chunk.node_id: chunk for chunk in self._current_chunks([info.node_id for info in expected])}
         if all(
             info.node_id in chunks and info.hash in (None, *self._hashes(chunks[info.node_id]))
@@ -350,7 +352,7 @@ class Search:
 
 
 def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
-    """Whether no chunk is missing: the neighbours that the parser recorded for each chunk are all there."""
+    """Whether ``chunks`` has the previous and the next chunk of each chunk, as the parser recorded them."""
     neighbours = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
     return neighbours <= {chunk.node_id for chunk in chunks}
 
