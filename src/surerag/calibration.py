@@ -278,7 +278,6 @@ class HasCalibrationRows(Protocol):
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return three arrays of the rows: ``uncertainty``, ``score_without`` and ``score_with``; None is NaN."""
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="pass rows of 100 questions or more")
@@ -298,12 +297,10 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
 
 
 class _ThresholdSums(NamedTuple):
-    """Candidate thresholds in ascending order, and sums over the questions at or below each threshold."""
-
-    thresholds: Floats  # distinct finite uncertainties
-    skipped: NDArray[np.int_]  # number of questions without a search (or rewrite)
-    repaired: Floats  # score that the search (or rewrite) would add
-    spoiled: Floats  # score that the search (or rewrite) would take away
+    thresholds: Floats  # distinct finite uncertainties, in ascending order
+    skipped: NDArray[np.int_]  # number of questions at or below each threshold, without search (or rewrite)
+    repaired: Floats  # score that the search (or rewrite) would add to these questions
+    spoiled: Floats  # score that the search (or rewrite) would take away from these questions
 
 
 def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
@@ -333,8 +330,8 @@ class ThresholdPolicy(_Policy):
         n: Number of questions in the sample.
         rate: Share of the sample's questions for which the method searches (or rewrites).
         loss: Loss of mean score in the sample, compared with always searching (or always rewriting).
-        gain: Gain of mean score in the sample, compared with searching (or rewriting) for as many random
-            questions.
+        gain: Gain of mean score in the sample, compared with searching (or rewriting) for a random
+            share ``rate`` of the questions.
         verdict: ``"holds"`` if the guarantee holds and the gain is significant; ``"no gain shown"`` if the
             guarantee holds, but searching (or rewriting) for random questions may be as good;
             ``"infeasible"`` if no threshold could be certified.
@@ -481,7 +478,6 @@ def _threshold_of_loss(
 
 
 def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
-    """Return the numbers of questions, losses and gains, scaled to the effective sample size."""
     n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
@@ -490,14 +486,11 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Estimate how many questions are needed to certify a threshold that saves 5 % of the searches or more.
-
-    Return None if, in the sample, each threshold that saves as much loses ``max_loss`` or more.
-    """
     with extra("evaluation"):
         from scipy.stats import norm
     # This is a normal approximation of the test, with the sample's rates of losses and gains. Of all
-    # calibrations with the returned number of questions, about half certify the threshold.
+    # calibrations with the returned number of questions, about half certify the threshold. A threshold must
+    # save at least 5 % of the searches (or rewrites).
     at = _threshold_sums(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (at.repaired - at.spoiled) / len(uncertainty)
@@ -514,7 +507,6 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Estimate the gain of mean score over searching (or rewriting) for equally many random questions."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. The interval comes from a multiplier bootstrap of the largest studentised deviation, in which
     # all questions of a group have the same random weight.
@@ -654,10 +646,10 @@ def grouped_betting_p_value(
     For the other arguments see :func:`betting_p_value`.
 
     Example:
-        >>> alone, alike = np.zeros(250), np.zeros(250)
-        >>> grouped_betting_p_value(alike, 0.02, None) == betting_p_value(alone, 0.02)
+        >>> losses = np.zeros(250)
+        >>> grouped_betting_p_value(losses, 0.02, None) == betting_p_value(losses, 0.02)
         True
-        >>> grouped_betting_p_value(alike, 0.02, [number // 5 for number in range(250)]) > 0.05
+        >>> grouped_betting_p_value(losses, 0.02, [number // 5 for number in range(250)]) > 0.05
         True
     """
     number = group_numbers(groups, len(losses))
@@ -689,8 +681,9 @@ class SelectedAnswer(NamedTuple):
 class AbstentionPolicy(_Policy):
     """A threshold of uncertainty up to which answers are shown, with a guarantee on the wrong answers.
 
-    The guarantee bounds the share of wrong answers among the shown answers, for questions that are drawn like
-    the sample. For a single answer, the policy estimates the probability that the answer is right.
+    The policy is calibrated on a sample of questions with scored answers. The guarantee bounds the share of
+    wrong answers among the shown answers, for questions that are drawn like the sample. For a single
+    answer, the policy estimates the probability that the answer is right.
 
     Attributes:
         threshold: An answer is shown if its uncertainty is at most this value; with -inf, no answer is shown.
@@ -700,11 +693,11 @@ class AbstentionPolicy(_Policy):
         coverage: Share of the sample's questions whose answer is shown.
         risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
         knots: Ascending uncertainties for which ``probabilities`` has the probability of a right answer;
-            between two values, the probability is interpolated. Empty if the lower end of the confidence
-            interval of ``auroc`` is at most 0.5, which is chance.
+            between two of these uncertainties, the probability is interpolated. Empty if the lower end of the
+            confidence interval of ``auroc`` is at most 0.5, which is chance.
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
-        auroc: AUROC of the uncertainty as a detector of wrong answers, without empty and truncated answers;
-            None if all answers are right or all are wrong.
+        auroc: AUROC of the uncertainty as a detector of wrong answers; None if all answers are right or all
+            are wrong. Empty and truncated answers are left out.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:
@@ -733,9 +726,9 @@ class AbstentionPolicy(_Policy):
 
         Args:
             answer: The reader's answer.
-            uncertainty: The answer's certainty, or the answer's uncertainty as a number; None counts as an
-                infinite uncertainty. If a certainty is passed, the scope is checked, and a truncated or
-                unmeasured answer is withheld.
+            uncertainty: The answer's certainty, or the answer's uncertainty as a number. None counts as an
+                infinite uncertainty. So does the certainty of a truncated answer, and a certainty without a
+                measured uncertainty.
             abstention: Text to return in place of a withheld answer.
 
         Raises:
@@ -826,8 +819,8 @@ def calibrate_abstention(
     90 % of the significance level, until a test fails. (Geifman & El-Yaniv, NeurIPS 2017, split the level
     among the thresholds.) A threshold is skipped if it would show so few answers that a single wrong answer
     fails the test. The other 10 % of the level are spent on one test of the policy that shows all answers.
-    The level is exact if the share of wrong answers grows with uncertainty; ``python -m studies.levels``
-    simulates other cases.
+    If the share of wrong answers grows with uncertainty, the guarantee holds at the confidence level.
+    Otherwise, the guarantee may fail more often; ``python -m studies.levels`` simulates how often.
 
     The probability that an answer is right comes from an isotonic regression. If the regression predicts
     held-out folds badly, the probabilities are shrunk towards the share of right answers. Folds keep the rows
@@ -835,9 +828,9 @@ def calibrate_abstention(
     AUROC is at most 0.5, which is chance.
 
     Args:
-        rows: Rows with ``uncertainty`` and ``score_without`` of the answer, for example from
-            ``CalibrationRow.of(certainty, score)``, or a run of :func:`surerag.evaluate`. A score of 0.5 or
-            more counts as right.
+        rows: One row for each answer, or a run of :func:`surerag.evaluate`. A row has the uncertainty of the
+            answer and, in the field ``score_without``, the score of the answer, as in the result of
+            ``CalibrationRow.of(certainty, score)``. An answer with a score of 0.5 or more counts as right.
         max_risk: Largest allowed share of wrong answers among the shown answers, in (0, 1).
         confidence: Confidence level of the guarantee, in (0, 1).
         component: The method that will use the policy, or the method's scope; None if the rows have a scope.
@@ -925,11 +918,7 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
 
 
 def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:
-    """Return a slope in [0, 1]: how well an isotonic fit on some groups predicts other groups.
-
-    The result is the slope of a regression of outcomes on cross-validated predictions. The share of right
-    answers in the training folds is subtracted from the outcomes and from the predictions.
-    """
+    # This is the slope of a regression of outcomes on predictions from the other folds of the questions.
     rng = np.random.default_rng(0)
     covariance = variance = 0.0
     for _ in range(_ROUNDS):
@@ -975,7 +964,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the probability of at most ``count`` successes in ``n`` trials; both may be fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
+    # The incomplete beta function also accepts fractions, which effective sample sizes are.
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

@@ -59,10 +59,10 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: By a measure's name, the interval in which the value of the measure lies; larger means
-            less certain. If a server returns only the top log-probabilities, the intervals of entropies have
-            different ends; all other intervals have two equal ends. Perplexity is at least 1 and has no unit;
-            the other measures are in nats.
+        uncertainties: Interval in which the value of a measure lies, by the measure's name; a larger value
+            means less certain. If a server returns only the top log-probabilities, the intervals of entropies
+            have different ends; all other intervals have two equal ends. Perplexity is at least 1 and has no
+            unit; the other measures are in nats.
         measure: Name of the measure of :attr:`uncertainty`; empty if no measure is available.
         tokens: Number of tokens of the answer.
         is_cut: Whether the answer was truncated at its maximum length or withheld in part.
@@ -123,7 +123,7 @@ class Certainty:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild a certainty from the values that :meth:`to_dict` returned.
 
-        The chosen measure keeps its interval; each other measure becomes a single number.
+        The interval of :attr:`measure` is restored; the interval of each other measure gets two equal ends.
 
         Raises:
             InputError: If the values do not come from :meth:`to_dict`.

@@ -75,7 +75,7 @@ def main() -> NoReturn:
 
 
 def _with_names_of_options(message: str) -> str:
-    """Return an error's message with an option's name in place of a Python argument before "must be".
+    """Return an error's message with the name of an option in place of the name of a Python argument.
 
     Example:
         >>> _with_names_of_options("max_loss must be in (0, 1], got 2.0")

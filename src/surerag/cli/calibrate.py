@@ -59,7 +59,10 @@ def calibrate(
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
 ) -> None:
-    """Find the uncertainty above which to search, rewrite or withhold an answer; write a policy file."""
+    """Find the uncertainty threshold of a method, or the threshold above which answers are withheld.
+
+    The threshold is written to a policy file.
+    """
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
@@ -102,6 +105,5 @@ def _abstention_policy(
 
 
 def _model_name(reader: str) -> str:
-    """Return a reader's name without its server's address; LlamaIndex and LangChain use this name."""
     name = without_address(reader)
     return reader if name == reader else name.rpartition("@")[0]

@@ -204,9 +204,9 @@ def _check_references(items: Sequence[Question], path: Path, require: Sequence[s
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:
-    """Return n random questions in their order, the same questions at each call; all questions if n is 0."""
     if not 0 < n < len(items):
         return list(items)
+    # The fixed seed draws the same questions at each call.
     return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
 
 

@@ -72,7 +72,10 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
 
 
 def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
-    """Return, for each method, whether it works with the reader, and the option to use or the error."""
+    """Return, for each method, whether it works with the reader, and a text: how it works, or the error.
+
+    ``judges`` says whether the reader can judge answers; see :func:`try_judge`.
+    """
     text = FixedSummary("A passage.")
     services = {
         "reader": reader,

@@ -221,7 +221,10 @@ def dtype_or_none(dtype: str) -> str | None:
 
 
 def check_server(base_url: str) -> None:
-    """Raise a ServiceError at once if no server listens at an address; a client would retry for minutes."""
+    """Raise a ServiceError at once if no server listens at an address.
+
+    Without this check, a client would try again for minutes.
+    """
     try:
         address = urlsplit(base_url)
         port = address.port or (443 if address.scheme == "https" else 80)
@@ -242,7 +245,10 @@ def check_server(base_url: str) -> None:
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return facts about a run by name, for the report page; secrets in the address are removed."""
+    """Return facts about a run by name, for the report page: model, date, version and command.
+
+    Further facts are passed as ``more``. Secrets in the server's address are removed.
+    """
     return {
         "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
         **more,

@@ -236,7 +236,6 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Lock systems of a run, so that no other process asks the same systems; do nothing on Windows."""
     if path is None or fcntl is None:
         yield
         return

@@ -69,7 +69,6 @@ def source_of(passage: Passage) -> str:
 
 
 def _words_of_references(question: Question) -> list[list[str]]:
-    """Return the words of the references except yes, no and single letters; empty if a reference abstains."""
     if any(map(is_abstention, question.references)):
         return []
     return [words for text in question.references if not is_closed(text) and (words := words_of(text))]
@@ -132,13 +131,15 @@ class Causes:
         return bool(settings.get("scope")) or any(row.answer.contexts for row in rows if row.answer)
 
     def are_unknown(self, system: str) -> bool:
-        """Return True if a user's own system gives a wrong answer and reports no passages."""
+        """Return True if the causes of a system's wrong answers cannot be found.
+
+        This is the case if a user's own system gives a wrong answer, and reports no passages.
+        """
         if self.reports_passages(system) or pipeline_of(self.run.settings(system)) is not None:
             return False
         return any(map(self._is_wrong, self.run.answered(system).values()))
 
     def _is_wrong(self, row: Row) -> bool:
-        """Return True if an answer is wrong and the reference answer can be looked up in passages."""
         score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
         return score is not None and score < RIGHT and bool(self._references_of(row.question))
 
@@ -163,7 +164,10 @@ class Causes:
         return "elsewhere"
 
     def count(self, system: str) -> dict[Place, int]:
-        """Return, for each place, the number of a system's wrong answers whose reference occurs there."""
+        """Return the numbers of a system's wrong answers by the place where the reference answer occurs.
+
+        The places are the results of :meth:`place`.
+        """
         places = [self.place(row) for row in self.run.answered(system).values()]
         return {place: places.count(place) for place in PLACES}
 
@@ -212,5 +216,14 @@ def remedy(causes: Causes, system: str, name: str) -> str:
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return what to improve if reference answers occur at ``place``, and a description of the place."""
+    """Return which part of a system to improve for wrong answers of one place.
+
+    Args:
+        causes: The causes of a run's wrong answers.
+        place: Place where the reference answer occurs; a result of :meth:`Causes.place`.
+
+    Returns:
+        The part, such as "the retriever"; and words that follow "the reference answer" in a sentence, such as
+        "is in no document".
+    """
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

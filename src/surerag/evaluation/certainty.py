@@ -26,7 +26,7 @@ _CURVE_POINTS = 60
 
 @dataclass(frozen=True, slots=True)
 class SurestAnswers:
-    """How well the certainty of one system's answers predicts which answers are right.
+    """How well certainty separates the right answers of one system from its wrong answers.
 
     Attributes:
         measure: Name of the measure of uncertainty by which the answers are ordered.
@@ -53,7 +53,7 @@ class SurestAnswers:
 
 
 def surest_answers(run: Run, system: str) -> SurestAnswers | None:
-    """Return how well certainty predicts a system's right answers.
+    """Return how well certainty separates a system's right answers from its wrong answers.
 
     An answer counts as right if its score by the run's first metric is at least 0.5. Return None if no answer
     has both a certainty and a score.
@@ -71,8 +71,10 @@ def surest_answers(run: Run, system: str) -> SurestAnswers | None:
         ...     return EvaluationAnswer("no" if number > 30 else "yes", certainty=certainty_of(trace))
         >>> run = evaluate({"plain": answer}, [(str(number), "yes") for number in range(40)])
         >>> surest = surest_answers(run, "plain")
-        >>> surest.tells, surest.auroc.value, surest.right[0.7].value, surest.right[1].value
-        ('wrong answers', 1.0, 1.0, 0.775)
+        >>> surest.tells, surest.auroc.value  # high uncertainty indicates wrong answers
+        ('wrong answers', 1.0)
+        >>> surest.right[0.7].value, surest.right[1].value  # right among the surest 70 %, and among all
+        (1.0, 0.775)
     """
     place = (surest_answers, system)
     if place not in run.derived:
@@ -129,15 +131,10 @@ def _count(share: float, n: int) -> int:
 def _right_among(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], count: int
 ) -> Estimate:
-    """Return the share of right answers among the first ``count`` answers, which are the most certain.
-
-    If later answers are exactly as uncertain as the last of the ``count`` answers, their order is arbitrary.
-    So each answer with this uncertainty counts as the mean of all answers with this uncertainty.
-    """
     values = right[:count].astype(np.float64)
     first, end = (
         int(np.searchsorted(uncertainty, uncertainty[count - 1], side)) for side in ("left", "right")
     )
-    if end > count:
+    if end > count:  # answers with the same uncertainty have no order, so their mean replaces their values
         values[first:] = right[first:end].mean()
     return mean_interval(values, groups[:count])

@@ -75,7 +75,10 @@ def findings(
 
 
 def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return, for each system, the name that sentences use: a label, or a name such as "L-RAG (lazy@0.8)"."""
+    """Return, for each system, the name that sentences use.
+
+    This is the system's name in ``labels``, or else a name such as "L-RAG (lazy@0.8)".
+    """
     labels = {system: _with_method(run, system) for system in run.systems} | dict(labels or {})
     return {system: printable(labels[system]) for system in run.systems}
 
@@ -166,7 +169,7 @@ def causes(run: Run, why: Causes, baseline: str, names: Mapping[str, str]) -> li
 def certainties(
     run: Run, surest_of: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
-    """Return sentences about how well certainty detects wrong answers, with most detail for the baseline."""
+    """Return sentences that say, for each system, how well its uncertainty detects wrong answers."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
     measured = [system for system in systems if system in surest_of]
     sentences = [_certainty(names[system], surest_of[system]) for system in measured[:1]]
@@ -226,7 +229,10 @@ def _lacks_logprobs(run: Run, system: str) -> bool:
 
 
 def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
-    """Return sentences that say how few passages are enough; empty unless several systems are plain RAG."""
+    """Return sentences that compare plain RAG with few passages and plain RAG with the most passages.
+
+    Return an empty list if the run has fewer than two plain RAG systems.
+    """
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -262,7 +268,7 @@ def _points(difference: Estimate) -> str:
 
 
 def problems(run: Run, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each system that failed on questions, or that is not compared."""
+    """Return a sentence for each system with failed questions, or with too few questions to be compared."""
     sentences, comparable = [], run.comparable
     for system in run.systems:
         rows = [row for row in run.rows if row.system == system]
@@ -324,13 +330,7 @@ that another system"."""
 
 
 def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
-    """Return whether a system is cheaper than the baseline, and loses less than ``margin``.
-
-    A system is cheaper if it saves 10 % of a cost, and takes at most 10 % more of each other cost. Costs are
-    searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``, the number
-    of compared systems (Bonferroni).
-    """
-    confidence = 1 - SIGNIFICANCE / tests
+    confidence = 1 - SIGNIFICANCE / tests  # Bonferroni's correction
     both = pairs(run, system, baseline, run.measures[0])
     if not excludes_loss(paired_difference(*both, confidence=confidence), margin):
         return False

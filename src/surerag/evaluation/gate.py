@@ -276,7 +276,6 @@ class MeanTest:
 
 
 def _farthest(holds: Callable[[float], bool], start: float, end: float) -> float:
-    """Return by bisection how far from ``start`` towards ``end`` a condition holds."""
     for _ in range(_HALVINGS):
         middle = (start + end) / 2
         start, end = (middle, end) if holds(middle) else (start, middle)

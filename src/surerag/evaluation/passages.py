@@ -24,8 +24,8 @@ class PassageCount:
         passages: Largest number of passages in a prompt of the system.
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
-        within_margin: Whether the lower end of the interval of the difference is above ``-margin``, for this
-            system and for each system with more passages.
+        within_margin: Whether the lower end of the confidence interval of ``difference`` is above
+            ``-margin``, for this system and for each system with more passages.
     """
 
     system: str
@@ -35,7 +35,7 @@ class PassageCount:
 
 
 def passage_counts(run: Run, margin: float) -> list[PassageCount]:
-    """Return the plain RAG systems of a run, such as ``plain@10`` and ``plain@2``, most passages first.
+    """Return a ``PassageCount`` for each plain RAG system, such as ``plain@10``, most passages first.
 
     Systems are tested in this order, up to the first system whose mean score may be worse by the margin or
     more. Because of the fixed order, no correction for the number of tests is needed (Maurer et al. 1995).
@@ -45,7 +45,7 @@ def passage_counts(run: Run, margin: float) -> list[PassageCount]:
         margin: Acceptable loss of the mean score, such as 0.02.
 
     Returns:
-        The systems; an empty list if the run has only one plain RAG system, or no reference answers.
+        The counts; an empty list if the run has only one plain RAG system, or no reference answers.
     """
     metric = next((name for name in run.measures if name in run.metrics), "")
     n_passages = {}

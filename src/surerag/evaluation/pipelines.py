@@ -167,10 +167,14 @@ _MAX_PASSAGES = 10_000
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
-    """Split a system's name, such as ``lazy@0.8+compressed``, into base, number (or None), and steps.
+    """Return the parts of a system's name: pipeline, number after ``@`` (or None), steps after ``+``.
 
     Raises:
         ConfigurationError: If the name is not valid.
+
+    Example:
+        >>> parse_system("lazy@0.8+compressed")
+        ('lazy', 0.8, ['compressed'])
     """
     base, *steps = name.split("+")
     if base in STEPS:
@@ -298,10 +302,7 @@ def _answer_from(
 def _select(
     question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
 ) -> Program[AnswerResult]:
-    """Answer from each cluster of passages, and select one answer (EDC²-RAG, appendix C.2).
-
-    If no cluster yields an answer, answer from the passages.
-    """
+    # This is the selection of an answer in appendix C.2 of EDC²-RAG.
     passages = yield from perform(Retrieve(question.text, setup.top_n))
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
@@ -320,7 +321,6 @@ def _select(
 
 
 def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
-    """Return the part of a trace that is the last occurrence of ``text``; None if the text does not occur."""
     start = "".join(trace.tokens).rfind(text)
     if start < 0:
         return None

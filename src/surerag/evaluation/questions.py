@@ -321,7 +321,6 @@ def _decode_file(data: bytes, path: Path) -> str:
 
 
 def _parse_cell(value: Any) -> Any:
-    """Return the list or mapping in a cell with JSON or Python notation; return other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         for parse in (json.loads, ast.literal_eval):
             try:
@@ -370,7 +369,6 @@ def _document_of(contexts: Any) -> str:
 
 
 def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a record; the entries of a nested mapping become columns ``name.inner``."""
     flat = {str(name): _plain_value(value) for name, value in record.items()}
     for name, value in list(flat.items()):
         if isinstance(value := _parse_cell(value), Mapping):
@@ -379,7 +377,6 @@ def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
-    """Return the name of a field's column: the user's choice, or else the first alias with a value."""
     if (column := names.get(field)) is None:
         there = [name for alias in ALIASES[field] if (name := _same_column(alias, flat)) is not None]
         return next((name for name in there if flat[name] is not None), next(iter(there), None))
@@ -389,13 +386,11 @@ def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place
 
 
 def _same_column(name: str, columns: Collection[str]) -> str | None:
-    """Return the column with this name, or else the only column that differs just in upper and lower case."""
     return name if name in columns else _columns_by_case(tuple(columns)).get(name.casefold())
 
 
 @lru_cache(maxsize=64)
 def _columns_by_case(columns: tuple[str, ...]) -> Mapping[str, str]:
-    """Return column names by their lower-case forms, without names that differ only in case."""
     lower = [column.casefold() for column in columns]
     return {name: column for name, column in zip(lower, columns, strict=True) if lower.count(name) == 1}
 
@@ -420,7 +415,6 @@ def _text(value: Any, place: str) -> str:
 
 
 def _texts(value: Any, place: str) -> tuple[str, ...]:
-    """Return the distinct texts in a value: a text, a mapping with a text, or a list of texts or mappings."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, Mapping):

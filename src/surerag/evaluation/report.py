@@ -199,6 +199,8 @@ def notes(run: Run) -> str:
 def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
     """Return the text of an estimate with its confidence interval; a dash for None.
 
+    The argument ``sign="+"`` puts a plus sign before positive numbers.
+
     Example:
         >>> estimate_text(Estimate(0.5, None, 3)), estimate_text(None)
         ('0.500', '–')

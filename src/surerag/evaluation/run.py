@@ -58,7 +58,10 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 
 def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return the functions of metrics by name; for a mapping of a user's own functions, return a copy.
+    """Return a mapping from the names of metrics to their functions.
+
+    Args:
+        metrics: Names of metrics of surerag, or a mapping from names to a user's own functions.
 
     Raises:
         ConfigurationError: If a name is unknown, or ``metrics`` is an empty list.
@@ -217,7 +220,10 @@ class Run:
 
     @property
     def comparable(self) -> list[str]:
-        """Names of the systems whose number of questions is at least 90 % of the largest number."""
+        """Names of the systems that were asked enough questions to be compared.
+
+        Enough are 90 % of the questions of the system that was asked the most.
+        """
         most = max(map(len, self.table.values()), default=0)
         return [system for system, rows in self.table.items() if len(rows) >= NEARLY_ALL * most]
 
@@ -260,7 +266,7 @@ class Run:
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
-        """Return the rows of a system that have an answer, by question key."""
+        """Return the rows in which a system has an answer, as a mapping from question keys to rows."""
         return {key: row for key, row in self._rows_of(system).items() if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
@@ -517,7 +523,6 @@ class Run:
 
 @contextmanager
 def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[None]:
-    """Replace errors of SQLite by a StorageError, or by an InputError if the file is not a run."""
     try:
         yield
     except sqlite3.DatabaseError as error:

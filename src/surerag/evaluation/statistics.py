@@ -42,7 +42,7 @@ _EXACT = 2_000
 
 
 class Pairs(NamedTuple):
-    """The values of two systems for the questions for which both have a value, and the groups."""
+    """The values of two systems for the questions for which both have a value, and each question's group."""
 
     first: list[float]
     second: list[float]
@@ -177,7 +177,8 @@ def questions_to_show(
         tests: Number of systems that are compared with the baseline.
 
     Returns:
-        The number of pairs, more than n; None if the means are equal.
+        The number of pairs; None if the means are equal. If n pairs or fewer would be enough, the number is
+        n + 1.
 
     Example:
         >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
@@ -203,7 +204,6 @@ def questions_to_show(
 
 
 def _power(n: int, difference: float, discordant: float, level: float) -> float:
-    """Return the power of the exact test for n pairs, a mean difference and a share of unequal pairs."""
     log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1, n + 1))))
 
     def log_binomial(count: int, at_most: int, share: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Systems to evaluate, which are objects that answer questions, and the answers of systems."""
+"""Systems to evaluate, and the answers that systems give to questions."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def scope_setting(component: Any) -> dict[str, Any]:
-    """Return ``{"scope": scope_of(component)}``, or ``{}`` for a component without uncertainty threshold."""
+    """Return a setting with the scope of a component; see :func:`scope_of`.
+
+    A component without uncertainty threshold has no scope; return an empty mapping for it.
+    """
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
@@ -119,7 +122,7 @@ def as_answer(value: Any) -> EvaluationAnswer:
     The answer is a text, a mapping, or a result of a component of surerag, LlamaIndex or LangChain.
 
     Raises:
-        InputError: If the value contains no answer, or scores are not finite numbers.
+        InputError: If the value contains no answer, or is an answer with a score that is not a finite number.
     """
     if isinstance(value, EvaluationAnswer) and isinstance(value.text, str):
         _check_scores(value.scores)
@@ -221,7 +224,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _code_parts(code: CodeType) -> Iterator[str]:
-    """Yield texts that identify the code of a function, and are the same in each process."""
     yield code.co_code.hex()
     yield " ".join(code.co_names)
     for constant in code.co_consts:

@@ -67,7 +67,8 @@ class TrainingReport:
     """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the last trained model whose rewrites help; None if no model's rewrites help.
+        rewriter: Folder of the last trained model with better answers than the original queries; None if
+            there is no such model. :attr:`StageMeans.helps` says what counts as better.
         stages: Results on the held-out queries; the first entry is for the original queries.
         n_distilled: Number of rewrites that were used for distillation.
         n_preferences: Number of pairs of rewrites that were used for alignment.
@@ -237,7 +238,6 @@ def _claim(folder: Path, run: dict[str, object]) -> None:
 
 
 def _write_atomically(file: Path, value: object) -> None:
-    """Write JSON so that an interrupted process leaves the old or the new file, but not a part of it."""
     part = file.with_suffix(".part")
     with writing(file):
         part.write_text(json.dumps(value), encoding="utf-8")

@@ -107,7 +107,7 @@ def sample_preferences(
     encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites of each query, compute their rewards, and return pairs of rewrites (Eq. 2 and 3).
+    """Sample rewrites of each query, compute their rewards, and return pairs of rewrites (DynQR, Eq. 2, 3).
 
     Args:
         queries: Queries to rewrite.
@@ -137,7 +137,6 @@ def sample_preferences(
 
 
 def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progress) -> list[R | None]:
-    """Run methods' generators and return their results; None stands for a failure. Log how many failed."""
     outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for failure in failures:
@@ -175,7 +174,7 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
 
 
 def try_query(query: Query, text: str, options: RewriterTraining) -> Program[TriedQuery]:
-    """Retrieve passages with a text, answer the query from them, and measure the answer's perplexity."""
+    """Search with ``text``, answer the query, and return the answer's perplexity and correctness."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if passages:
         formatted = format_passages(passage.text for passage in passages)
@@ -190,7 +189,10 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
 
 
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
-    """Try a greedy rewrite of a query, or the query itself if the rewrite is unusable; see ``try_query``."""
+    """Rewrite a query without sampling, and call :func:`try_query` with the rewrite.
+
+    If the rewrite is unusable, call it with the query itself.
+    """
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
 
@@ -217,25 +219,34 @@ def _try_own_rewrites(
 
 
 def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the negative perplexity of the reader's answer, which is larger for a surer answer (DynQR)."""
+    """Return the negative perplexity of the reader's answer after a search with the rewrite ``text`` (DynQR).
+
+    A larger reward means a surer answer.
+    """
     trial = yield from try_query(query, text, options)
     return -trial.uncertainty
 
 
 def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if the reader's answer is right, else 0 (Rewrite-Retrieve-Read)."""
+    """Return 1 if the reader answers right from the passages that the rewrite ``text`` retrieves, else 0.
+
+    Rewrite-Retrieve-Read uses this reward.
+    """
     trial = yield from try_query(query, text, options)
     return float(bool(trial.correct))
 
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if a retrieved document contains a right answer, else 0 (RetPO)."""
+    """Return 1 if the rewrite ``text`` retrieves a passage that contains a right answer, else 0 (RetPO)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the mean cosine similarity of the documents and the query; -1 without documents (RaFe)."""
+    """Return the mean cosine similarity of the query and the passages that the rewrite ``text`` retrieves.
+
+    Return -1 if there are no passages. RaFe uses this reward.
+    """
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0

@@ -92,7 +92,6 @@ def load_base(base: str | Path) -> tuple[Any, Any]:
 
 
 def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) -> dict[str, Any]:
-    """Return one example in TRL's format: messages if the tokenizer has a chat template, otherwise texts."""
     prompt = options.prompts["rewrite"].render(query=query)
     if tokenizer.chat_template is None:
         return {"prompt": f"{prompt}\n", **{name: text + tokenizer.eos_token for name, text in texts.items()}}
