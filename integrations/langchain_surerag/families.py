@@ -347,9 +347,9 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
 
 
 def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
-    """Return the family of all models; if their families differ, a family that returns only text.
+    """Return the family to which all models belong, or else a family that returns only text.
 
-    If ``logprobs`` is True, a model of an unknown class counts as OpenAI's.
+    If ``logprobs`` is True, OpenAI's family is returned instead of a family that returns only text.
     """
     families = list(dict.fromkeys(leaf.family for leaf in models))
     if len(families) == 1 and (families[0].logprobs is not None or not logprobs):

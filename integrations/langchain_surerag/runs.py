@@ -63,7 +63,7 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return ``error`` or its cause, if this exception closes a generator or interrupts LangGraph."""
+    """Return the exception that closes a generator or interrupts LangGraph: ``error``, its cause, or None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
