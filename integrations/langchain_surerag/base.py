@@ -1,4 +1,4 @@
-"""Base classes of the LangChain components: options as fields, the core component, and serialisation."""
+"""Base classes of the LangChain components: options as fields, surerag's method, and serialisation."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A component that LangChain can serialise; ``detached`` names models and retrievers left out."""
+    """A component that LangChain can serialise, without models or retrievers that cannot be serialised."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
@@ -116,7 +116,7 @@ class SerializablePart(Part, Serializable):
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Return LangChain's serialised form; ``detached`` in it lists what ``loads`` cannot restore."""
+        """Return LangChain's serialised form; ``detached`` names the models and retrievers that it lacks."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]

@@ -224,7 +224,7 @@ class CertaintyHandler(Watcher):
         return next(reversed(self._certainties.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
-        """Return the certainty of the run with this ``config["run_id"]``; only 1,000 runs are stored."""
+        """Return the certainty of a run by its ``config["run_id"]``; only the last 1,000 runs are stored."""
         return self._certainties.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:

@@ -102,8 +102,8 @@ class ClusterCompressor(Compressor, EDC2Options):
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
-        MissingServiceError: If ``llm``, ``embeddings`` or, with ``guard="entailment"``, ``entailer`` is
-            missing.
+        MissingServiceError: If ``llm`` or ``embeddings`` is missing; or if ``entailer`` is missing, and
+            ``guard`` is ``"entailment"``.
     """
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")

@@ -72,7 +72,6 @@ def _document(passage: Passage) -> Document:
 
 
 def _with_none(entry: Any, name: str) -> Any:
-    """Return a source or sentence of a compressed document with an empty id replaced by None."""
     return {**entry, name: entry.get(name) or None} if isinstance(entry, Mapping) else entry
 
 

@@ -200,7 +200,13 @@ def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A model inside its wrappers, with its bound keywords, and whether a wrapper retries the model."""
+    """A model that was found inside wrappers.
+
+    Attributes:
+        model: The model.
+        bound: Keyword arguments that the wrappers pass to the model.
+        retried: Whether a wrapper repeats a failed call of the model.
+    """
 
     model: Any
     bound: Mapping[str, Any]
@@ -234,7 +240,7 @@ class Leaf:
         return _family_of_class(kind, later)
 
     def setting(self, *names: str) -> Any:
-        """Return the first value that the user bound, configured or passed for these settings, or None."""
+        """Return the user's value of a setting, or None; ``names`` are the setting's possible names."""
         own = getattr(self.model, "model_fields_set", ())
         for name in names:
             if self.bound.get(name) is not None:
@@ -327,7 +333,10 @@ def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
 
 
 def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Return the model inside plain bindings, and the bindings' keywords and configs (outermost last)."""
+    """Return the model inside bindings, the keywords that the bindings add, and the bindings' configs.
+
+    The config of the outermost binding is the last. A binding that computes its config is not unwrapped.
+    """
     keywords: dict[str, Any] = {}
     configs: list[Any] = []
     while type(model).__name__ == "RunnableBinding" and not model.config_factories:
@@ -338,9 +347,9 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
 
 
 def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
-    """Return the family of all models; if their families differ, a family that returns only text.
+    """Return the family to which all models belong, or else a family that returns only text.
 
-    If ``logprobs`` is True, a model of an unknown class counts as OpenAI's.
+    If ``logprobs`` is True, OpenAI's family is returned instead of a family that returns only text.
     """
     families = list(dict.fromkeys(leaf.family for leaf in models))
     if len(families) == 1 and (families[0].logprobs is not None or not logprobs):

@@ -13,13 +13,13 @@ Change = Literal["", "deleted", "changed"]
 
 
 def entries_of(store: Any) -> Mapping[str, Any]:
-    """Return the entries of LangChain's in-memory store or of FAISS, as a mapping from ids to entries."""
+    """Return what a vector store in memory (LangChain's own, or FAISS) holds under each document id."""
     entries: Mapping[str, Any] = store.docstore._dict if hasattr(store, "docstore") else store.store
     return entries
 
 
 class Snapshot:
-    """The entries that a local store had when the summaries of its documents were last updated."""
+    """What a vector store in memory held when the summaries of its documents were last updated."""
 
     def __init__(self, store: Any, summaries: SummaryStore) -> None:
         self._take(store, summaries)
@@ -29,9 +29,9 @@ class Snapshot:
         self._changes = summaries.changes
 
     def change_of(self, record: Record, store: Any) -> Change:
-        """Return what happened to a summarized document: ``"deleted"``, ``"changed"``, or ``""`` if nothing.
+        """Return whether a summarized document was ``"deleted"`` or ``"changed"`` since the snapshot.
 
-        The result is also ``""`` if the store did not hold the whole document under its id.
+        The result is ``""`` if neither happened, or if the store did not hold the document as one whole.
         """
         was, now = self._before.get(record.id), entries_of(store).get(record.id)
         if was is None or not _is_text_of(record, was):
@@ -44,7 +44,10 @@ class Snapshot:
         return "" if same and _is_text_of(record, now) else "changed"
 
     def has_unknown_changes(self, store: Any, summaries: SummaryStore) -> bool:
-        """Whether a deleted or changed entry belongs to a document that we cannot identify."""
+        """Whether the store deleted or changed a text that is not a whole summarized document.
+
+        Such a text may be a chunk, and we do not know the document of a chunk.
+        """
         now = entries_of(store)
         # Python compares identical objects by identity: 100,000 comparisons take a few milliseconds.
         if now == self._before:
@@ -66,7 +69,6 @@ def _records_of(summaries: SummaryStore, names: Iterable[str]) -> list[Record]:
 
 
 def _is_text_of(record: Record, entry: Any) -> bool:
-    """Whether an entry is the whole text that was summarized."""
     return entry is not None and hash_of(_as_document(entry).page_content) == record.text
 
 

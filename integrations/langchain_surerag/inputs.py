@@ -45,7 +45,7 @@ class QuestionInput(BaseModel):
 
 
 class ConversationInput(BaseModel):
-    """The input of a chain: a question or messages; a mapping may also hold the earlier conversation."""
+    """The input of a chain: a question, with the conversation before it, if any."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
@@ -118,7 +118,10 @@ def _query(value: Any) -> Query:
 
 
 def _history(values: Mapping[Any, Any], key: str, question: str) -> tuple[Message, ...]:
-    """Return the conversation in ``values``; a last message that repeats the question is left out."""
+    """Return the conversation before ``question`` from a chain's input, a mapping.
+
+    If the last message repeats the question, this message is left out. ``key`` is the question's key.
+    """
     names = [name for name in _HISTORY_KEYS if values.get(name)]
     names = names or [name for name in values if name != key and _is_conversation(values[name])]
     if len(names) > 1:
@@ -139,7 +142,7 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
     """Return the messages of user and assistant as surerag's messages; leave system messages out.
 
     Raises:
-        InputError: If ``messages`` are not messages, or a user's message holds an image, say.
+        InputError: If an item of ``messages`` is not a message, or a user's message holds more than text.
     """
     try:
         converted = convert_to_messages(list(messages))
@@ -202,7 +205,11 @@ def standalone_question(
 def with_conversation(
     program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
 ) -> Program[R]:
-    """Run a method, but put the conversation before each prompt, and search with the query ``searched``."""
+    """Return a method's program that puts ``history`` before each prompt, and searches with ``searched``.
+
+    ``history`` is the earlier conversation, and ``searched`` is the query of every search. ``ends`` is passed
+    to :func:`surerag.effects.handled`.
+    """
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         match effect:

@@ -259,10 +259,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
-        """Return a stream's last chunk, with new documents if an empty first answer caused a retrieval."""
         # The key ``answer`` is present even if no text was streamed.
         chunk = AddableDict(answer="", **self._details(result, ids))
-        if result.decision != plan.decision:
+        if result.decision != plan.decision:  # the first answer was empty, so passages were retrieved
             chunk["context"] = documents_of(result.passages[len(plan.passages) :])
             chunk["decision"] = result.decision.to_dict()
         return chunk
@@ -291,7 +290,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
 
 def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
-    """Return the first chunk: context and decision; a summary that was also retrieved appears only once."""
+    # A summary that was also retrieved appears only once.
     retrieved = {passage.text.strip() for passage in plan.passages}
     summaries = [one for one in plan.summaries if one.text.strip() not in retrieved]
     context = [*_marked(summaries), *documents_of(plan.passages)]

@@ -75,7 +75,9 @@ class _ToolsCalled(BaseException):
 
 
 class AgentReader(ModelReader):
-    """A reader that calls an agent's model with the agent's conversation, through all inner middleware.
+    """A reader that calls an agent's model with the agent's conversation.
+
+    Middleware that comes after L-RAG in the agent's list takes part in each call.
 
     The text of L-RAG's prompt replaces the user's question. The prompt's system messages are appended to the
     agent's system message. The agent's own token limit and temperature apply.
@@ -112,7 +114,7 @@ class AgentReader(ModelReader):
         return super().keywords(ours)
 
     def response_to(self, result: LazyRAGResult) -> AgentResponse:
-        """Return the response that contains a result's answer; after a retrieval, the last response."""
+        """Return the model's response that contains the answer of ``result``."""
         # A response may begin with thoughts, which only the reader can tell from the answer.
         matching = [one for one in self._responses if one[0].endswith(result.answer)]
         if result.decision.retrieve or not matching:
@@ -147,7 +149,10 @@ class AgentReader(ModelReader):
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Return a reply with a structured answer as JSON, or with the abstention if a field contains it."""
+        """Return a reply; if it has no text, its text becomes the structured answer ``fields``, as JSON.
+
+        If a field contains the abstention, the abstention becomes the text.
+        """
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -309,7 +314,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's error instead of surerag's: other middleware may retry or change the model."""
+    """Raise the client's error instead of surerag's, so that other middleware recognises the error."""
     try:
         yield
     except SureragError as error:
@@ -377,7 +382,10 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Put a prompt in place of the question; append the prompt's system messages to the agent's."""
+    """Replace the user's question, which is the message at index ``place``, by the text of ``prompt``.
+
+    The system messages of ``prompt`` are appended to the agent's system message.
+    """
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))

@@ -185,7 +185,7 @@ class ModelReader(ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """Maximum answer length, in tokens, that the model, a binding or the config sets, or None."""
+        """The smallest limit that the user set for an answer's length, in tokens; None if there is none."""
         return min(_limits(self._leaves(ensure_config())), default=None)
 
     def count_tokens(self, text: str) -> int:
@@ -415,7 +415,11 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Convert a prompt to LangChain's form; ``number``, in the metadata, keeps samples apart in caches."""
+    """Convert a prompt to LangChain's form.
+
+    ``number`` is the number of a sample. It is put into the metadata, so that a cache stores each sample
+    separately.
+    """
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

@@ -34,7 +34,7 @@ class ChatPrompt:
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots; put ``| `` before each line of a value that looks like a line of the template."""
+        """Fill the slots with ``values``; lines in them that look like the template's begin with ``| ``."""
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(
@@ -45,6 +45,8 @@ class ChatPrompt:
 
 def prompt_of(name: str, value: Any) -> str | Template:
     """Convert a text, a template of LangChain's, or pairs of role and text to a prompt of surerag.
+
+    ``name`` is the name of the prompt in errors.
 
     Example:
         >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate

@@ -63,14 +63,14 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return ``error`` or its cause, whichever closes a generator or interrupts LangGraph; else None."""
+    """Return the exception that closes a generator or interrupts LangGraph: ``error``, its cause, or None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Wrap a method's generator: :data:`PURPOSE` is set before each request of the method is answered."""
+    """Return a method's program that sets :data:`PURPOSE` before each request of the method is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
@@ -113,7 +113,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """Wraps a callback handler so that it receives every event of a model call except streamed tokens."""
+    """Passes every event of a model call, except streamed tokens, to another callback handler."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -164,7 +164,7 @@ class AnswerRun:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a handler that is not a tracer may show the text while the text is streamed."""
+        """Whether a callback handler may show streamed text to a user; a tracer only records the text."""
         handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
@@ -195,7 +195,7 @@ class AnswerRun:
 
 
 async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
-    """Report a whole answer, unless a model's run has streamed it (``ids`` then holds the message's id)."""
+    """Report a whole answer in one piece, if it was not streamed; ``ids`` has the ids of streamed answers."""
     if text and not ids:
         run = AnswerRun("", calls)
         await run.token(text)
@@ -213,7 +213,7 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
 
 
 class AsyncListener:
-    """Like :func:`listener_of`, for coroutines: a task sends the events, because a listener cannot await."""
+    """Sends a method's events to the async callback handlers of the config's run, in a background task."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
@@ -302,7 +302,7 @@ def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[Su
 def _rebuild_error(
     kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]
 ) -> SureragError:
-    """Unpickle an error as an error of surerag's class only, without the client's class."""
+    """Restore a pickled error; it has only surerag's class, because the combined class cannot be imported."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(carried)
     return error
@@ -316,7 +316,7 @@ def manager_of(config: RunnableConfig, calls: Blocking) -> Any:
 
 
 async def run_program(program: Program[T], services: Services, config: RunnableConfig, calls: Blocking) -> T:
-    """Run a method as part of the config's run, and return the method's result."""
+    """Run the program of a method of surerag as part of the config's run; return the program's result."""
     program = with_purposes(program)
     if not calls.prefix:
         with errors_of_client_class(), set_config_context(config) as context:

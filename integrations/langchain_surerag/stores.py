@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether the summary with the record ``former`` is of the same text, by the same summarizer."""
+        """Whether the stored summary with the record ``former`` has the same text and summarizer."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps a matrix of vectors; LangChain's InMemoryVectorStore keeps none."""
+    """An in-memory vector store that keeps all vectors in one matrix, unlike LangChain's own store."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -116,7 +116,7 @@ class MemoryStore(VectorStore):
     def similarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
-        """Return the ``k`` nearest documents for which the function ``filter`` is true."""
+        """Among the documents for which ``filter`` is true, return the ``k`` nearest to ``query``."""
         return run_blocking(self._nearest(query, k, filter, BLOCKING))
 
     async def asimilarity_search(
@@ -219,7 +219,11 @@ class SummaryStore(VectorStore):
         return await self._add(documents, ids, keywords, AWAITING)
 
     def add_changed(self, documents: Sequence[Document]) -> None:
-        """Add documents that are new, or whose text, metadata, summarizer or embedding model has changed."""
+        """Store a summary of each document, unless the stored summary is up to date.
+
+        A stored summary is up to date if these have not changed since: the document's text and metadata, the
+        summarizer, and the embedding model.
+        """
         run_blocking(self._add(documents, None, {}, BLOCKING, only_changed=True))
 
     def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
@@ -238,7 +242,7 @@ class SummaryStore(VectorStore):
         return [*map(summary_to_show, summaries.values())]
 
     def similarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
-        """Return the ``k`` nearest summaries."""
+        """Return the ``k`` summaries nearest to ``query``."""
         return [summary_to_show(one) for one in self.inner.similarity_search(query, k, **keywords)]
 
     async def asimilarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
@@ -246,7 +250,7 @@ class SummaryStore(VectorStore):
         return [summary_to_show(one) for one in await self.inner.asimilarity_search(query, k, **keywords)]
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return the ``k`` nearest summaries (None: 4) as passages, for :class:`surerag.LazyRAG`."""
+        """Return the ``k`` summaries nearest to ``query``, as passages; four summaries if ``k`` is None."""
         return [*map(passage_of, self.similarity_search(query, k or 4))]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -301,7 +305,6 @@ class SummaryStore(VectorStore):
         records: Mapping[str, Record],
         calls: Blocking,
     ) -> list[Document]:
-        """Return summaries; if a text is unchanged, reuse its stored summary with the current metadata."""
         reusable = {
             name: one
             for name, one in present.items()

@@ -127,9 +127,10 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 
 
 def _check_same_visibility(summaries: Any, retriever: Any) -> None:
-    """Raise an error if the filters of ``summaries`` and ``retriever`` differ; trust a user's own class.
+    """Raise an error if the retriever of summaries may find a document that ``retriever`` must not find.
 
-    If we cannot analyse ``retriever``, ``summaries`` must have a filter, which may be any filter.
+    The two filters must be equal. If ``retriever`` cannot be analysed, any filter of ``summaries`` is
+    accepted. If ``summaries`` cannot be analysed (a user's own class, say), no error is raised.
     """
     visibility, why = _visibility_and_reason(retriever)
     of_summaries, own = _visibility_and_reason(summaries)
@@ -241,7 +242,10 @@ class SummaryTier:
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
-        """Return a retriever that reuses the question's vector of the summary search, or ``retriever``."""
+        """Return a retriever like ``retriever`` that reuses the question's vector from the summary search.
+
+        If ``retriever`` cannot use this vector, it is returned unchanged.
+        """
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"
@@ -253,7 +257,7 @@ class SummaryTier:
         return retriever
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return the nearest summaries, at most ``k``."""
+        """Return at most ``k`` summaries, those nearest to ``query`` first."""
         return run_blocking(self._retrieve(query, k, BLOCKING))
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -322,7 +326,7 @@ def _filter_of(visibility: Visibility, store: VectorStore) -> Any:
 
 
 def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
-    """Check that at least one of the first 100 summaries has all the metadata that a filter reads."""
+    """Raise an error unless one of the first 100 summaries has all the metadata that a filter reads."""
     missing: set[str] = set()
     for passage in passages[:100]:
         try:

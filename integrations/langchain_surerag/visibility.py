@@ -48,7 +48,7 @@ class Visibility:
 
     @property
     def condition(self) -> Condition | None:
-        """The filter as a function of metadata; None if only the store itself can apply the filter."""
+        """The filter as a function of metadata; None without a filter, or if only the store can apply it."""
         match self.store:
             case "langchain_core.vectorstores.in_memory.InMemoryVectorStore":
                 condition: Condition = self.filter
@@ -303,7 +303,10 @@ _BYTE_STORES = (
 
 
 def _visibility_of_merged(retriever: Any) -> Visibility:
-    """Return which documents merged retrievers can return; raise an error if their filters differ."""
+    """Return which documents a retriever can return that merges the results of inner retrievers.
+
+    Raise an error if the filters of the inner retrievers differ.
+    """
     parts = [visibility_of(one) for one in retriever.retrievers]
     limited = [one for one in parts if one.hides_documents]
     if limited:
@@ -313,9 +316,9 @@ def _visibility_of_merged(retriever: Any) -> Visibility:
 
 
 def _common_visibility(equal: Sequence[Visibility], parts: Sequence[Visibility] = ()) -> Visibility:
-    """Return the visibility that all of ``equal`` share, with the stores of ``parts`` (default: ``equal``).
+    """Return the first visibility of ``equal``; raise an error if another visibility differs from it.
 
-    If a part has no store, the result has no stores. If the visibilities differ, an error is raised.
+    The result has the stores of all ``parts`` (by default, of ``equal``), or none if a part has no store.
     """
     if any(one != equal[0] for one in equal):
         raise UnknownVisibilityError("the inner retrievers do not all return the same documents")
@@ -330,7 +333,7 @@ def _visibility_of_compression(retriever: Any) -> Visibility:
 
 
 def _check_compressor(compressor: Any) -> None:
-    """Raise an error if a compressor may select by access rights, as a user's own compressor may."""
+    """Raise an error if a compressor may hide documents from some users; a user's own class may do so."""
     known = _COMPRESSORS.get(path_of(compressor))
     if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
         by = "" if known is None else f" with {', '.join(unknown)}"

@@ -128,7 +128,6 @@ class RunTree:
         return _parsed_from(candidates, texts) or candidates[-1:]
 
     def _made_for(self, output: Any, answer: Any, shown: Sequence[SeenAnswer]) -> list[SeenAnswer]:
-        """Select the answers whose message is ``answer``, or whose run computed the key ``answer``."""
         same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
         if not same and isinstance(output, Mapping) and "answer" in output:
             same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]
@@ -148,7 +147,6 @@ class RunTree:
 
 
 def _parsed_from(candidates: Sequence[SeenAnswer], texts: Collection[str]) -> list[SeenAnswer]:
-    """Return the last answer that contains all texts; if there is none, the answers with some of them."""
     with_some = [one for one in candidates if any(text in one.text for text in texts)]
     with_all = [one for one in with_some if all(text in one.text for text in texts)]
     return with_all[-1:] or with_some
@@ -356,7 +354,7 @@ def _alternatives(settings: Mapping[str, Any]) -> int | None:
 
 
 def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
-    """Return what a calibration is valid for: the model, its settings, and the template of its prompt."""
+    """Return the model, settings and prompt template of a call, for comparison with a calibration."""
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
@@ -386,7 +384,7 @@ def certainty_in(output: Any) -> Certainty | None:
 
 
 def answer_in(output: Any) -> Any:
-    """Return the answer in an output: the value of ``answer``, the last message, or the whole output."""
+    """Return the answer in an output: the value under ``answer``, the last message, or the whole output."""
     if isinstance(output, Mapping):
         if "answer" in output:
             return output["answer"]
