@@ -694,7 +694,7 @@ class AbstentionPolicy(_Policy):
         risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
         knots: Ascending uncertainties for which ``probabilities`` has the probability of a right answer;
             between two of these uncertainties, the probability is interpolated. Empty if the lower end of the
-            confidence interval of ``auroc`` is at most 0.5, which is chance.
+            confidence interval of ``auroc`` is at most 0.5, which is chance, or if ``auroc`` is None.
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
         auroc: AUROC of the uncertainty as a detector of wrong answers; None if all answers are right or all
             are wrong. Empty and truncated answers are left out.
@@ -825,7 +825,7 @@ def calibrate_abstention(
     The probability that an answer is right comes from an isotonic regression. If the regression predicts
     held-out folds badly, the probabilities are shrunk towards the share of right answers. Folds keep the rows
     of a group together. The policy gives no probabilities if the lower end of the confidence interval of the
-    AUROC is at most 0.5, which is chance.
+    AUROC is at most 0.5, which is chance, or if all answers are right or all are wrong.
 
     Args:
         rows: One row for each answer, or a run of :func:`surerag.evaluate`. A row has the uncertainty of the
@@ -842,7 +842,7 @@ def calibrate_abstention(
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If less than 5 % of the answers are right.
+        CalibrationWarning: If less than 5 % of the answers are right, or all answers.
 
     Example:
         >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]
@@ -867,6 +867,14 @@ def calibrate_abstention(
     answered = uncertainty <= threshold
     words = np.isfinite(uncertainty)
     area = auroc(uncertainty[words], right[words], groups[words], confidence=confidence)
+    if right[words].all():
+        warnings.warn(
+            f"all answers to {counted(n, 'question')} are right, so the sample does not show which answers "
+            "to withhold: add questions that the documents do not answer, with the reference "
+            '"I do not know."',
+            CalibrationWarning,
+            stacklevel=2,
+        )
     knots, probabilities = _probabilities(uncertainty[words], right[words], groups[words], area)
     return AbstentionPolicy(
         threshold=threshold,
@@ -897,7 +905,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    if area is not None and (area.interval is None or area.interval.lower <= 0.5):
+    if area is None or area.interval is None or area.interval.lower <= 0.5:
         return (), ()
     n, share = len(right), float(right.mean())
     knots, fitted = _isotonic(uncertainty, right)

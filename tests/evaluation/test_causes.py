@@ -144,3 +144,14 @@ def test_a_question_that_nothing_answers_asks_nobody_to_mend_the_folder(tmp_path
     write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert "in no document" not in text and "Improve" not in text
+
+
+@pytest.mark.parametrize(
+    ("n", "sentence"), [(1, "for one of plain's 3 wrong"), (4, "of plain's 4 (of 6) wrong")]
+)
+def test_a_remedy_says_how_many_wrong_answers_have_a_known_cause(n: int, sentence: str) -> None:
+    questions = [Question(f"Which is number {number}?", (f"word{number}",)) for number in range(n)]
+    questions += [Question(f"Is {number} even?", ("yes",)) for number in range(2)]
+    contexts = tuple(f"It is word{number}." for number in range(n))
+    run = evaluate({"plain": lambda question: EvaluationAnswer("no", contexts=contexts)}, questions)
+    assert sentence in remedy(causes_of(run), "plain", "plain")

@@ -129,3 +129,9 @@ def test_what_does_not_fit_is_refused(call: Any) -> None:
 def test_a_probability_that_no_float_holds_is_the_smallest_weight(rule: Any) -> None:
     weights = answer_weights("ABB", [-9999.0, -1.0, -1.0], rule)
     assert (weights[0] > 0, np.isfinite(weights).all()) == (True, True)
+
+
+def test_unknown_weights_are_refused() -> None:
+    unknown: Any = "paper"
+    with pytest.raises(ValueError, match=r"weights must be one of horvitz-thompson, .* got 'paper'"):
+        answer_weights("AB", np.log([0.5, 0.2]), unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,8 +39,8 @@ def answer_weights(
         counts once, a repeated answer has its weight at the first occurrence, and 0 elsewhere.
 
     Raises:
-        ValueError: If ``answers`` is empty, log-likelihoods are missing or not finite, or probabilities sum
-            to more than one (for example because end tokens are left out).
+        ValueError: If ``answers`` is empty, ``weights`` is unknown, log-likelihoods are missing or not
+            finite, or probabilities sum to more than one (for example because end tokens are left out).
 
     Example:
         >>> logs = np.log([0.9, 0.9, 0.004])
@@ -50,6 +50,8 @@ def answer_weights(
     n = len(answers)
     if n == 0:
         raise ValueError("at least one sampled answer is needed")
+    if weights not in get_args(Weights):
+        raise ValueError(f"weights must be one of {', '.join(get_args(Weights))}, got {weights!r}")
     if weights == "frequency":
         return np.full(n, 1 / n)
     logs = np.asarray(log_likelihoods, dtype=np.float64)
