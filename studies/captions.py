@@ -279,8 +279,9 @@ CAPTIONS = {
     ),
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. With the fine-tuned SmolLM2-135M, "
-        "too, ΔSePer correlates with the usefulness of the passages. There is no evidence that the model's "
-        "own rating correlates with the usefulness."
+        "too, ΔSePer correlates with the usefulness of the passages. For the rating, the fine-tuned "
+        "SmolLM2-135M itself gives the passages a number. There is no evidence that this number correlates "
+        "with the usefulness."
     ),
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. SmolLM2-135M gives long answers, "
@@ -301,9 +302,8 @@ CAPTIONS = {
     ),
     "levels.shares": (
         "Each row of the table is a number n of questions. Each cell of the table is the probability that "
-        "the interval contains the true share of right answers. Averaged over all true shares, this "
-        "probability should be at least 95 %. The probability is lower if the true share is very close to "
-        "one."
+        "the interval contains the true share of right answers. The mean of this probability over all true "
+        "shares should be at least 95 %. The probability is lower if the true share is very close to one."
     ),
     "levels.skewed": (
         "Each row of the table is a distribution of scores or costs on n questions. Each value should be at "
@@ -341,12 +341,12 @@ CAPTIONS = {
     "levels.thresholds": (
         "`calibrate_threshold` chooses the threshold of L-RAG's uncertainty above which L-RAG searches. With "
         "the chosen threshold, L-RAG may give at most two points fewer right answers than always searching. "
-        "Each row of the table says for how many questions a search repairs a wrong first answer or spoils a "
-        "right first answer. The row also says by how many standard deviations (σ) the mean uncertainty of "
-        "these first answers differs from that of the other first answers. Each of 250 samples has 250 "
-        "questions. Up to 5 % of the samples may exceed the limit of two points. A threshold is "
-        "*certified* if `calibrate_threshold` guarantees the limit. Without a certified threshold, L-RAG "
-        "always searches. A larger share of saved searches is better."
+        "Each row of the table says for how many questions a search repairs a wrong first answer, for how "
+        "many questions a search spoils a right first answer, and by how many standard deviations (σ) the "
+        "mean uncertainty of repaired or spoiled answers differs from the mean uncertainty of unchanged "
+        "answers. Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit of "
+        "two points. A threshold is *certified* if `calibrate_threshold` guarantees the limit. Without "
+        "a certified threshold, L-RAG always searches. A larger share of saved searches is better."
     ),
 }
 """Captions by the name of the table: what a row is, and what follows from the table."""

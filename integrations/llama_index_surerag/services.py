@@ -272,7 +272,7 @@ _LEAST = 32
 
 
 class EmptyIndexError(InputError):
-    """Nothing was retrieved for a query; the engine catches this error and returns an empty response."""
+    """No retriever found a passage for a query. An engine catches this error and returns an empty answer."""
 
 
 class Window:
@@ -338,7 +338,7 @@ class QueryRetriever:
         window: The free tokens of the context window; None for no limit.
         others: Retrievers for later steps of the query. If ``retriever`` finds nothing, the others are called
             to find out whether the index is empty.
-        required: Whether to raise an EmptyIndexError if all retrievers find nothing.
+        required: Whether to raise an EmptyIndexError if no retriever finds a passage.
     """
 
     def __init__(
@@ -353,7 +353,8 @@ class QueryRetriever:
         """Return at most ``k`` passages, best first.
 
         Raises:
-            EmptyIndexError: If ``required``, and neither ``retriever`` nor ``others`` find anything.
+            EmptyIndexError: If ``required`` is true, and neither ``retriever`` nor a retriever of ``others``
+                finds a passage.
         """
         passages = self._retriever.retrieve(query, k)
         return self._fit(passages, passages or [other.retrieve(query, 1) for other in self._others])

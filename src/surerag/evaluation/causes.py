@@ -202,15 +202,15 @@ def remedy(causes: Causes, system: str, name: str) -> str:
     what = {place: remedy_of(causes, place) for place in PLACES}
     shares = {place: f"{100 * counts[place] / total:.0f} %" for place in PLACES}
     values = causes.run.values(system, causes.metric).values()
-    all_wrong = sum(value is not None and value < RIGHT for value in values)
-    of_all = f" (of {all_wrong})" if all_wrong > total else ""  # some references are only yes, no, a letter …
-    wrong = (
-        f"{shares[first]} of {name}'s {total}{of_all} wrong answers"
-        if total > 1
-        else f"one of {name}'s {all_wrong} wrong answers"
-        if of_all
-        else f"{name}'s only wrong answer"
-    )
+    # A wrong answer is not placed if its reference answer is only yes, no, a letter …
+    all_wrong = max(total, sum(value is not None and value < RIGHT for value in values))
+    if all_wrong == 1:
+        wrong = f"{name}'s only wrong answer"
+    elif total == 1:
+        wrong = f"one of {name}'s {all_wrong} wrong answers"
+    else:
+        of_all = f" (of {all_wrong})" if all_wrong > total else ""
+        wrong = f"{shares[first]} of {name}'s {total}{of_all} wrong answers"
     reason = f"for {wrong}, the reference answer {what[first][1]}"
     if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
         return f"Improve {what[first][0]} first: {reason}."

@@ -33,7 +33,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The definition of a pipeline; :data:`PIPELINES` has the definitions of all names.
+    """The definition of a pipeline; :data:`PIPELINES` maps the name of each pipeline to its definition.
 
     Attributes:
         method: Class of the method; None for a pipeline without a method.

@@ -45,6 +45,7 @@ from surerag.evaluation.findings import (
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.pipelines import Pipeline, pipeline_of
+from surerag.evaluation.questions import Question
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
@@ -163,17 +164,27 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
 
 def notes(run: Run) -> str:
     """Return a text that explains the columns of a run's table."""
-    measures, questions = run.measures, run.questions
     text = (
         "n is the number of questions. Intervals have a confidence level of 95 %. Costs are means per "
         "question, but money is the sum."
     )
-    if measures and len(run.comparable) > 1:
+    if run.measures and len(run.comparable) > 1:
         text += (
-            f" Δ {measures[0]} is the difference to the baseline on the same questions. p (Holm) says how "
-            "often chance alone would cause a difference at least this large, adjusted for the number of "
-            "systems (Holm's method). We call a system better or worse only if p is below 0.05."
+            f" Δ {run.measures[0]} is the difference to the baseline on the same questions. p (Holm) says "
+            "how often chance alone would cause a difference at least this large, adjusted for the number "
+            "of systems (Holm's method). We call a system better or worse only if p is below 0.05."
         )
+    text += _notes_on_questions(run.questions)
+    if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
+        text += (
+            f" Up to {at_a_time} questions were asked at the same time; the seconds of a question are the "
+            "wall time of these questions, divided by their number."
+        )
+    return text
+
+
+def _notes_on_questions(questions: Sequence[Question]) -> str:
+    text = ""
     if without := sum(not question.references for question in questions):
         verb = "is" if without == 1 else "are"
         text += f" {counted(without, 'question')} without a reference answer {verb} not scored."
@@ -187,11 +198,6 @@ def notes(run: Run) -> str:
         text += (
             f" For {counted(closed, 'question')} a reference answer is yes or no, true or false, one letter, "
             'an article or "I do not know.": here, contains and f1 compare what the answer says, not words.'
-        )
-    if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
-        text += (
-            f" Up to {at_a_time} questions were asked at the same time; the seconds of a question are the "
-            "wall time of these questions, divided by their number."
         )
     return text
 

@@ -170,11 +170,11 @@ class SummaryIndex(PassageIndex):
         """Summarise documents, embed the summaries, and return an index of them.
 
         Args:
-            documents: The corpus. A document without a summary is indexed by its first words; see
-                :func:`~surerag.retrieval.with_summaries`.
+            documents: The corpus.
             encoder: The model that embeds summaries and queries.
-            summarize: A function that returns a summary of each document. By default, a summary is the first
-                two sentences of a document.
+            summarize: A function that returns the summaries of all documents. By default, a summary is the
+                first two sentences of a document. If the summary of a document is empty, the title and first
+                words of the document replace it; see :func:`~surerag.retrieval.with_summaries`.
             **options: Options of :meth:`from_passages`: ``batch_size``, ``k`` and ``progress``.
 
         Raises:
@@ -183,7 +183,7 @@ class SummaryIndex(PassageIndex):
             ServiceError: If the number of summaries differs from the number of documents.
 
         Warns:
-            MissingSummariesWarning: If documents have no summary.
+            MissingSummariesWarning: If a summary is empty.
         """
         corpus = list(documents)
         if len(corpus) > MAX_IN_MEMORY:

@@ -176,7 +176,7 @@ def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> l
         ServiceError: If the number of summaries differs from the number of documents.
 
     Warns:
-        MissingSummariesWarning: If documents have no summary.
+        MissingSummariesWarning: If a summary is empty.
     """
     if len(summaries) != len(documents):
         raise ServiceError(f"expected a summary of each of {len(documents)} documents, got {len(summaries)}")

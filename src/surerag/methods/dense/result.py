@@ -80,7 +80,8 @@ class DenseResult(Result):
         truncated: Number of answers that were truncated at ``max_tokens``.
         empty: Number of empty answers.
         unusable: Number of the entailer's judgements that could not be used.
-        out_of_calls: Whether chunks were not tested or labelled because of ``max_calls``.
+        out_of_calls: Whether the limit ``max_calls`` was reached, so that some chunks were not tested, or
+            have no label.
         usage: Number of requests and tokens, and seconds, for this question.
     """
 

@@ -64,7 +64,7 @@ class EDC2Result(Result):
     """The shortened context of one question.
 
     Attributes:
-        query: The question, or the statement.
+        query: The question to answer, or the statement to check.
         passages: The new context, in the order of the input. A compressed passage takes the position, id,
             score and metadata of its best source; its metadata also contain all sources (``SOURCES_KEY``) and
             its sentences (``SENTENCES_KEY``). Unchanged passages are the objects of the input.

@@ -313,7 +313,10 @@ def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Return batches of row indices with little padding; ``lengths`` begins with the longest row."""
+    """Divide rows into batches of similar length, and return the indices of the rows of each batch.
+
+    The argument ``lengths`` contains the lengths of the rows, the longest row first.
+    """
     batches: list[list[int]] = []
     total = 0
     for index, length in enumerate(lengths):
