@@ -381,6 +381,27 @@ def test_the_page_lists_what_went_wrong_first(tmp_path: Path) -> None:
     assert "wrong; searched; entropy 1;" in text and text.count("a shared passage") == 3
 
 
+def test_the_page_says_why_a_method_searched_and_for_what(tmp_path: Path) -> None:
+    lazy = {"retrieve": True, "score": 1.234, "reason": "entropy 1.23 above threshold 1"}
+    summary = {"text": "Ada is a harpist.", "metadata": {"is_summary": True}}
+    answers = {
+        "lazy": {"answer": "Velm", "metadata": lazy, "source_nodes": [{"text": "Born in Velm."}, summary]},
+        "dynqr": {"answer": "Orun", "query": "birthplace of <Ada>", "acted": True, "reason": "it abstains"},
+    }
+    systems = {
+        name: System(name, lambda question, answer=answer: answer, {"system": name})
+        for name, answer in answers.items()
+    }
+    run = evaluate(systems, [("Where was Ada born?", "Velm")], tmp_path / "run.db")
+    write_report(run, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    searched = "right; searched (entropy 1.23 above threshold 1); summary 1 and passage 2 in the prompt"
+    assert searched in text and text.index("Ada is a harpist.") < text.index("Born in Velm.")
+    assert "rewrote the question (it abstains); searched for “birthplace of &lt;Ada&gt;”" in text
+    reread = {row.system: row.answer for row in EvaluationRun(tmp_path / "run.db").rows}
+    assert reread == {row.system: row.answer for row in run.rows}
+
+
 def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     run = evaluate({"a": lambda question: "x"}, ["one", "two"], at_a_time=2)
     write_report(run, tmp_path / "report.html")

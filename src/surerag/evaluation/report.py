@@ -44,7 +44,7 @@ from surerag.evaluation.findings import (
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
-from surerag.evaluation.pipelines import Pipeline, pipeline_of
+from surerag.evaluation.pipelines import PIPELINES, Pipeline, pipeline_of
 from surerag.evaluation.questions import Question
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
@@ -558,11 +558,12 @@ def _question_details(
         answers = f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>"
     passages, sources = dict[str, int](), dict[str, str]()  # numbers and sources of the shown passages
     for row in rows:
-        score, numbers = scores[row.system].get(key), list[int]()
+        score, shown = scores[row.system].get(key), ""
         if row.answer is not None:
             numbers = [passages.setdefault(one, len(passages) + 1) for one in row.answer.contexts]
             sources |= dict(zip(row.answer.contexts, row.answer.sources, strict=False))
-        detail = [_score_text(metric, score), *_details(run, row), _passages_text(numbers), _where(why, row)]
+            shown = _passages_text(numbers, row.answer.n_summaries)
+        detail = [_score_text(metric, score), *_details(run, row), shown, _where(why, row)]
         text = row.error if row.answer is None else row.answer.text
         small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
         kind = _right_or_wrong(score)
@@ -582,10 +583,13 @@ def _score_text(metric: str, score: float | None) -> str:
     return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
 
 
-def _passages_text(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    return f"passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))} in the prompt"
+def _passages_text(numbers: Sequence[int], n_summaries: int) -> str:
+    kinds = {
+        ("summary", "summaries"): numbers[:n_summaries],
+        ("passage", "passages"): numbers[n_summaries:],
+    }
+    texts = [f"{nouns[len(some) > 1]} {', '.join(map(str, some))}" for nouns, some in kinds.items() if some]
+    return f"{' and '.join(texts)} in the prompt" if texts else ""
 
 
 def _passage_item(text: str, source: str, *, holds: bool) -> str:
@@ -609,9 +613,15 @@ def _details(run: Run, row: Row) -> list[str]:
         return ["failed"]
     detail = []
     if answer.acted is not None:
-        did, did_not = (pipeline_of(settings) or Pipeline()).acted
-        detail.append(did if answer.acted else did_not)
-    if answer.uncertainty is not None:
+        # Only query rewriting reports both a decision and a query.
+        pipeline = pipeline_of(settings) or (PIPELINES["rewritten"] if answer.query else Pipeline())
+        did, did_not = pipeline.acted
+        why = f" ({answer.reason})" if answer.reason else ""
+        detail.append(f"{did if answer.acted else did_not}{why}")
+    if answer.query not in ("", row.question.text):
+        detail.append(f"searched for “{answer.query}”")
+    # The reason of L-RAG's decision already contains the score.
+    if answer.uncertainty is not None and f"{answer.uncertainty:.3g}" not in answer.reason:
         options = settings.get("options", settings)
         gate = answer.gate or options.get("metric") or options.get("gate")
         name = gate if isinstance(gate, str) else "uncertainty"

@@ -426,7 +426,17 @@ class Run:
             import pyarrow.parquet as pq
         names = [*self.metrics, *self.scores]
         values = {(system, name): self.values(system, name) for system in self.systems for name in names}
-        of_answer = ("contexts", "sources", "finish", "uncertainty", "gate", "acted")
+        of_answer = (
+            "contexts",
+            "n_summaries",
+            "sources",
+            "finish",
+            "uncertainty",
+            "gate",
+            "acted",
+            "reason",
+            "query",
+        )
         records = [
             {
                 "system": row.system,

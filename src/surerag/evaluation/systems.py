@@ -8,9 +8,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 from surerag.calibration import scope_of
 from surerag.certainty import Certainty
@@ -26,7 +25,8 @@ class EvaluationAnswer:
 
     Attributes:
         text: The answer.
-        contexts: Texts of the passages in the prompt; empty if the system does not report them.
+        contexts: Texts of the passages in the prompt, summaries first; empty if the system does not report
+            them.
         usage: Numbers of calls and tokens; None if the system does not report them.
         finish: Why the answer ended: ``"length"`` if it was truncated.
         uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if it is
@@ -36,6 +36,9 @@ class EvaluationAnswer:
         certainty: How sure the model was of this answer; None if the system does not report it.
         sources: Source of each context, such as a file name; empty if the sources are not known.
         gate: Name of the gate or metric by which a method decided; empty for other systems.
+        reason: Why a method retrieved or rewrote, or did not, in words; empty for other systems.
+        query: The query that found the passages; empty if the system does not report it.
+        n_summaries: Number of summaries among the contexts.
     """
 
     text: str
@@ -48,6 +51,9 @@ class EvaluationAnswer:
     certainty: Certainty | None = None
     sources: tuple[str, ...] = ()
     gate: str = ""
+    reason: str = ""
+    query: str = ""
+    n_summaries: int = 0
 
 
 @dataclass(frozen=True)
@@ -135,11 +141,12 @@ def as_answer(value: Any) -> EvaluationAnswer:
             f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
-    contexts, sources = _passages_and_sources(value)
+    contexts = _contexts_of(value)
+    sources = tuple(context.source for context in contexts)
     uncertainty = _first_value(value, _UNCERTAINTIES, _is_number)
     return EvaluationAnswer(
         text,
-        contexts,
+        tuple(context.text for context in contexts),
         _usage(_first_value(value, _USAGES, bool)),
         str(_first_value(value, _FINISHES, bool) or ""),
         None if uncertainty is None else float(uncertainty),
@@ -147,6 +154,9 @@ def as_answer(value: Any) -> EvaluationAnswer:
         certainty=_certainty(value),
         gate=_first_value(value, _GATES, _is_text) or "",
         sources=sources if any(sources) else (),
+        reason=_first_value(value, _REASONS, _is_text) or "",
+        query=_first_value(value, _QUERIES, _is_text) or "",
+        n_summaries=sum(context.is_summary for context in contexts),
     )
 
 
@@ -158,15 +168,23 @@ def _check_scores(scores: Mapping[str, float]) -> None:
         )
 
 
-def _passages_and_sources(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    lists = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
-    passages, sources = [], []
-    for item in chain(*lists):
-        passage = item if _is_text(item) else _first_value(item, _PASSAGES, _is_text)
-        if passage is not None:
-            passages.append(passage)
-            sources.append(_first_value(item, _SOURCES, _is_text) or "")
-    return tuple(passages), tuple(sources)
+class _Context(NamedTuple):
+    text: str
+    source: str
+    is_summary: bool
+
+
+def _contexts_of(value: Any) -> list[_Context]:
+    contexts = []
+    for name in _CONTEXTS:
+        items = _value_at(value, name)
+        for item in items if items and not _is_text(items) else ():
+            text = item if _is_text(item) else _first_value(item, _PASSAGES, _is_text)
+            if text is not None:
+                source = _first_value(item, _SOURCES, _is_text) or ""
+                is_summary = name == "summaries" or bool(_first_value(item, _SUMMARY_MARKS, bool))
+                contexts.append(_Context(text, source, is_summary))
+    return sorted(contexts, key=lambda context: not context.is_summary)
 
 
 # Paths of attributes and keys to answers, contexts and decisions. Query engines of LlamaIndex put decisions
@@ -190,6 +208,9 @@ _UNCERTAINTIES = (
 )  # fmt: skip
 _ACTED = ("decision.retrieve", "acted", "metadata.retrieve", "metadata.acted")
 _GATES = ("decision.gate", "metadata.gate")
+_REASONS = ("decision.reason", "reason", "metadata.reason")
+_QUERIES = ("query", "metadata.query")
+_SUMMARY_MARKS = ("node.metadata.is_summary", "metadata.is_summary")
 _FINISHES = ("generation.finish", "finish", "metadata.finish")
 _USAGES = ("usage", "usage_metadata", "metadata")
 
