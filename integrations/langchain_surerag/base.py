@@ -72,7 +72,7 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A component that LangChain can serialise, without models or retrievers that cannot be serialised."""
+    """A component that LangChain can serialise; a service that LangChain cannot serialise is left out."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
@@ -116,7 +116,7 @@ class SerializablePart(Part, Serializable):
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Return LangChain's serialised form; ``detached`` names the models and retrievers that it lacks."""
+        """Return LangChain's serialised form; its entry ``detached`` names omitted services."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]

@@ -280,9 +280,13 @@ def leaves(
     *,
     retried: bool = False,
 ) -> Iterator[Leaf]:
-    """Yield the models inside bindings, retries, fallbacks and alternatives.
+    """Yield the models inside bindings, retries, fallbacks and configurable alternatives.
 
-    ``chosen`` has the config's values of configurable fields; ``bound`` has keywords that outer bindings set.
+    Args:
+        model: A model, or a runnable that contains models.
+        chosen: Values of configurable fields, from the config.
+        bound: Keywords that outer bindings set.
+        retried: Whether an outer runnable repeats failed calls.
     """
     chosen, bound = chosen or {}, bound or {}
     match model:

@@ -44,9 +44,9 @@ class Snapshot:
         return "" if same and _is_text_of(record, now) else "changed"
 
     def has_unknown_changes(self, store: Any, summaries: SummaryStore) -> bool:
-        """Whether the store deleted or changed a text that is not a whole summarized document.
+        """Whether the store deleted or changed a text that may be a chunk of a document.
 
-        Such a text may be a chunk, and we do not know the document of a chunk.
+        We do not know to which document a chunk belongs. The text of a whole document is no chunk.
         """
         now = entries_of(store)
         # Python compares identical objects by identity: 100,000 comparisons take a few milliseconds.

@@ -34,7 +34,10 @@ class ChatPrompt:
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots with ``values``; lines in them that look like the template's begin with ``| ``."""
+        """Fill the slots with ``values``.
+
+        If a line of a value looks like a line of the template, ``| `` is put before the line.
+        """
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(

@@ -63,14 +63,14 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return the exception that closes a generator or interrupts LangGraph: ``error``, its cause, or None."""
+    """Return ``error`` or its cause if it closes a generator or interrupts LangGraph, and otherwise None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Return a method's program that sets :data:`PURPOSE` before each request of the method is answered."""
+    """Wrap a method's generator, so that :data:`PURPOSE` holds the purpose of the effect being handled."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
@@ -195,7 +195,7 @@ class AnswerRun:
 
 
 async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
-    """Report a whole answer in one piece, if it was not streamed; ``ids`` has the ids of streamed answers."""
+    """Report a whole answer in one piece if no answer was streamed, that is, if ``ids`` is empty."""
     if text and not ids:
         run = AnswerRun("", calls)
         await run.token(text)
@@ -302,7 +302,7 @@ def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[Su
 def _rebuild_error(
     kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]
 ) -> SureragError:
-    """Restore a pickled error; it has only surerag's class, because the combined class cannot be imported."""
+    """Restore a pickled error as a ``kind``: the class of :func:`_class_of_both` cannot be imported."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(carried)
     return error

@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether the stored summary with the record ``former`` has the same text and summarizer."""
+        """Whether ``former``, a stored summary's record, has the text and summarizer of this record."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 

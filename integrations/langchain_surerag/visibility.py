@@ -333,7 +333,7 @@ def _visibility_of_compression(retriever: Any) -> Visibility:
 
 
 def _check_compressor(compressor: Any) -> None:
-    """Raise an error if a compressor may hide documents from some users; a user's own class may do so."""
+    """Raise an error if a compressor may hide documents from some users, as any unknown class may."""
     known = _COMPRESSORS.get(path_of(compressor))
     if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
         by = "" if known is None else f" with {', '.join(unknown)}"

@@ -100,8 +100,9 @@ class RunTree:
         """Return the model's answer in an output; None if there is none, or several with different texts.
 
         Of several answers with the same text, the newest with log-probabilities is returned, because surerag
-        may report an answer in a second run without log-probabilities. If several of these answers were
-        generated at the same time, the least certain is returned, because the output may contain any of them.
+        may report an answer a second time, and then omits the log-probabilities. If several of these answers
+        were generated at the same time, the least certain is returned, because the output may contain any of
+        them.
         """
         answers = self._answers_in(output)
         if len({one.text.strip() for one in answers}) != 1:

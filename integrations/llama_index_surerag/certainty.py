@@ -220,7 +220,7 @@ class _Selecting(Shareable):
 
         Args:
             question: A query bundle, or a message and its chat history.
-            prefix: ``"a"`` calls the engine's async methods; empty calls its blocking methods.
+            prefix: ``"a"`` to call the engine's async methods; an empty text to call its blocking methods.
 
         Returns:
             First, the complete response, with the certainty in its metadata. Second, whether the engine

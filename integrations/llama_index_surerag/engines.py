@@ -225,7 +225,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Retrieve and postprocess the nodes for a query, and return at most ``top_n`` of them.
 
-        The engine's method, which would decide and answer, does not run.
+        The RAG method of the engine does not run: nothing is decided or answered.
         """
         return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
@@ -483,11 +483,12 @@ def _as_summary(node: NodeWithScore) -> NodeWithScore:
 class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     """Answers a query, rewrites it if the answer is uncertain, and returns the less uncertain answer.
 
-    ``response.metadata`` holds the ``uncertainty`` of the returned answer and the ``query`` that led to this
-    answer, ``original_answer`` and ``original_uncertainty``, the ``threshold``, ``acted`` (whether the first
-    answer was uncertain), ``rewritten`` (whether the returned answer comes from a rewrite), the number of
-    ``candidates``, ``abstained``, the ``reason`` for the decision, ``finish``, ``certainty``, and the cost in
-    calls, tokens and seconds. ``source_nodes`` are the nodes in the prompt of the returned answer.
+    ``response.metadata`` holds the ``query`` of the returned answer and the ``uncertainty`` of the answer. It
+    also holds ``original_answer``, ``original_uncertainty``, ``threshold``, ``acted`` (whether the first
+    answer was uncertain), ``candidates`` (the number of rewritten queries), ``rewritten`` (whether the
+    returned answer comes from a rewritten query), ``abstained``, the ``reason`` for the decision, ``finish``,
+    ``certainty``, and the cost in calls, tokens and seconds. ``source_nodes`` are the nodes in the prompt of
+    the returned answer.
 
     There is no streaming, because the engine chooses between two answers when both are complete. To stream,
     use your own engine with an ``UncertaintyRewriteRetriever``.

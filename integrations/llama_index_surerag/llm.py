@@ -478,9 +478,9 @@ def reply_part(response: Any, so_far: str, *, logprobs: bool) -> tuple[ReplyPart
 
 
 def plain(raw: Any) -> Any:
-    """Convert the objects of an API client to plain JSON values, except log-probabilities.
+    """Convert the objects of an API client to plain JSON values, but leave log-probabilities out.
 
-    An answer has a dozen log-probabilities for each token; to convert all of them would take most of the
+    An answer has a dozen log-probabilities for each token, and converting all of them would take most of the
     time.
     """
     if hasattr(raw, "model_dump"):

@@ -548,7 +548,9 @@ _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
-    """Add surerag's handlers to LlamaIndex's dispatcher, if they are not there yet, and register an LLM.
+    """Add surerag's handlers to LlamaIndex's dispatcher, if they are not there yet, and register ``llm``.
+
+    ``wishes`` are the settings that the user passed for ``llm``. If ``llm`` is None, no LLM is registered.
 
     If a registered LLM returns no log-probabilities, its response gets a certainty that says why. If an
     unregistered LLM returns no log-probabilities, its response gets no certainty.

@@ -157,7 +157,8 @@ def summary_index(
             the index are deleted. Only one process at a time may write to a folder.
 
     Raises:
-        InputError: If there is no document with text, or a metadata key is missing.
+        InputError: If there is no document with text, or if ``summarize`` is a metadata key that a document
+            lacks.
         ConfigurationError: If the folder holds files that are not summaries.
     """
     check_kind(BaseEmbedding | str | None, "an embedding model, or its name", embed_model=embed_model)

@@ -92,11 +92,12 @@ def tier_one(
 def _postprocessors_for_summaries(
     postprocessors: Sequence[BaseNodePostprocessor], *, own: bool, are_public: bool
 ) -> list[BaseNodePostprocessor]:
-    """Return the postprocessors of chunks that must also be applied to summaries.
+    """Select, from the postprocessors for chunks, those that must also be applied to summaries.
 
     Args:
         postprocessors: Postprocessors that the user passed for chunks.
-        own: Whether the user passed a retriever of summaries.
+        own: Whether the user passed a retriever of summaries. Then postprocessors of unknown classes are
+            also applied.
         are_public: Whether everybody may see every summary.
 
     Raises:

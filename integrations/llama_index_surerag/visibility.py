@@ -1,8 +1,8 @@
 """Finds out which chunks of an index a search may return to the user.
 
 L-RAG puts a summary into the prompt only if the search may return every chunk that the summary was made from.
-If the search uses a class that a user wrote, an unknown setting, or a vector store that cannot list its
-nodes, surerag cannot know what the search may return.
+If the search uses an unknown class, an unknown setting, or a vector store that cannot list its nodes, surerag
+cannot know what the search may return.
 """
 
 from __future__ import annotations

@@ -782,7 +782,7 @@ class AbstentionPolicy(_Policy):
 
     @property
     def withheld(self) -> str:
-        """The reason why the policy gives no probabilities; empty if it gives probabilities."""
+        """Why the policy gives no probabilities that answers are right; empty if it gives probabilities."""
         if self.knots:
             return ""
         if self.auroc is None:
@@ -842,7 +842,7 @@ def calibrate_abstention(
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If less than 5 % of the answers are right, or all answers.
+        CalibrationWarning: If less than 5 % of the answers are right, or if all answers are right.
 
     Example:
         >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]

@@ -65,7 +65,8 @@ class Certainty:
             unit; the other measures are in nats.
         measure: Name of the measure of :attr:`uncertainty`; empty if no measure is available.
         tokens: Number of tokens of the answer.
-        is_cut: Whether the answer was truncated at its maximum length or withheld in part.
+        is_cut: Whether text may be missing, because the answer reached its maximum length or a content
+            filter withheld a part.
         probability: Probability that the answer is right, in [0, 1]. None without an abstention policy, or
             if the policy gives no probability; then ``reason`` says why.
         reason: Why the measure, or the probability from a policy, is missing; otherwise empty.
@@ -88,9 +89,10 @@ class Certainty:
 
     @property
     def uncertainty(self) -> float | None:
-        """The answer's uncertainty by :attr:`measure`: the middle of :attr:`interval`.
+        """The answer's uncertainty by :attr:`measure`; larger means less certain.
 
-        Larger means less certain. None if no measure is available.
+        None if no measure is available. If only an :attr:`interval` of the value is known, the middle of the
+        interval is returned.
         """
         return None if self.interval is None else math.fsum(self.interval) / 2
 
@@ -157,7 +159,8 @@ def certainty_of(
             entropy are missing. None if the answer came without log-probabilities.
         measure: The measure for ``uncertainty``. The default None chooses ``DEFAULT_MEASURE``, or
             ``WITHOUT_ALTERNATIVES`` if the trace has no entropies.
-        is_cut: Whether the answer was truncated at its maximum length or withheld in part.
+        is_cut: Whether text may be missing, because the answer reached its maximum length or a content
+            filter withheld a part.
         scope: Name of the reader and hash of its settings, if they are known.
 
     Returns:

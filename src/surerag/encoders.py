@@ -121,7 +121,7 @@ class SentenceTransformerEncoder:
         return self._model.get_embedding_dimension()
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return vectors of length 1 [texts, dimensions]; ``kind`` selects the model's prompt."""
+        """Return L2-normalised vectors [texts, dimensions]; ``kind`` selects the model's prompt."""
         if not texts:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         encode = self._model.encode_query if kind == "query" else self._model.encode_document

@@ -5,7 +5,7 @@ services as fields. The method's components for LangChain and LlamaIndex inherit
 
     class EDC2Options(Options):
         first_cluster_size: int = Field(default=3, ge=1)
-        \"\"\"Size of the first cluster (the paper's τ); each further cluster is twice as large.\"\"\"
+        \"\"\"Size of the first cluster (the paper's τ).\"\"\"
 """
 
 from __future__ import annotations

@@ -510,7 +510,7 @@ def on_one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Remove terminal control codes from untrusted text; line ends and tabs are kept.
+    r"""Remove control characters, escape sequences and direction marks from text; keep line feeds and tabs.
 
     Example:
         >>> printable("Velm\x1b[2J\x1b]0;owned\x07 lies\r on the \u202eOrun")

@@ -53,7 +53,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto")
 
 
 def try_judge(reader: BaseReader) -> tuple[bool, str]:
-    """Return whether a model can judge the :data:`LABELLED_PAIRS`, and a sentence with the result."""
+    """Return whether a model judges :data:`LABELLED_PAIRS` well enough, and a sentence with the result."""
     rows = JudgeEntailer(reader).entail(
         [Pair(premise, hypothesis) for premise, hypothesis, _ in LABELLED_PAIRS]
     )

@@ -47,8 +47,8 @@ def iter_many(
     """Yield the result of each method's generator, in order, when all earlier results have been yielded.
 
     At most ``window`` methods run at the same time. Because of the order, a slow method delays the results of
-    later methods; until the slow method's result is taken, at most 4 × ``window`` methods are started. Once
-    the iterator is closed, no further method starts.
+    later methods: at most 4 × ``window`` methods may have started without their results being taken. Once the
+    iterator is closed, no further method starts.
 
     ``on_event`` is called in the methods' threads. ``progress=True`` shows a progress bar on a terminal; a
     callable is called with the number of finished methods and their total (None if unknown). With

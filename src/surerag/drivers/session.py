@@ -154,7 +154,7 @@ def _report(result: Result) -> None:
 def decision_record(result: Result) -> dict[str, str | float | None]:
     """Return a method's decision and cost as JSON values; the only text is the method's name.
 
-    The numbers and booleans are those of the result and, if the result has one, of its ``decision``. A number
+    The numbers and booleans come from the result, and from its attribute ``decision`` if it exists. A number
     that is not finite becomes None.
     """
     decision = getattr(result, "decision", result)

@@ -194,7 +194,10 @@ _CHI_SQUARED_LIMIT = 3.84
 
 
 def remedy(causes: Causes, system: str, name: str) -> str:
-    """Return a sentence that says which part of a system to improve first; empty if no cause is known."""
+    """Return a sentence that says which part of a system to improve first; empty if no cause is known.
+
+    ``name`` is the system's name in the sentence.
+    """
     counts = causes.count(system)
     first, second = sorted(PLACES, key=lambda place: -counts[place])[:2]
     if not (total := sum(counts.values())):

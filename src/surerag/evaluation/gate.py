@@ -227,8 +227,8 @@ def test_for(
 ) -> tuple[MeanTest, float]:
     """Return a test of a mean, and the value with which the requirement compares the mean.
 
-    The mean is the mean of ``a - scale * b``. But if the requirement ends in "in 90 % of questions", the mean
-    is the share of questions that meet the requirement.
+    Without a share of questions in the requirement, the mean is that of ``a - requirement.scale * b``. If the
+    requirement ends in "in 90 % of questions", the mean is the share of questions that meet the requirement.
 
     Args:
         requirement: The requirement.

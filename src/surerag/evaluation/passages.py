@@ -1,4 +1,7 @@
-"""Find how few passages are enough: plain RAG scores at most a margin less than with the most passages."""
+"""Find the smallest number of passages that is enough for plain RAG.
+
+A number is enough if the score is at most a margin below the score with the largest number of passages.
+"""
 
 from __future__ import annotations
 

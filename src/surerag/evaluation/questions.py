@@ -103,7 +103,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Hash of text, references, contexts, id and system, by which a run stores the question's answers."""
+        """Hash of ``text``, ``references``, ``contexts``, ``id`` and ``system``; it is the key in a run."""
         compared = (self.text, self.references, self.contexts, self.id, self.system)
         return hashlib.sha256(json.dumps(compared).encode()).hexdigest()[:24]
 

@@ -317,7 +317,7 @@ class Run:
 
     @property
     def measures(self) -> list[str]:
-        """Names of the metrics and scores with values; metrics come first."""
+        """Names of the run's metrics, if questions have references, and then of the systems' own scores."""
         with_references = any(row.question.references for row in self.rows)
         return [*(self.metrics if with_references else ()), *self.scores]
 

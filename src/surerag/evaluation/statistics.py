@@ -177,8 +177,8 @@ def questions_to_show(
         tests: Number of systems that are compared with the baseline.
 
     Returns:
-        The number of pairs; None if the means are equal. If n pairs or fewer would be enough, the number is
-        n + 1.
+        The number of pairs; None if the means are equal. The number is at least n + 1, because the n pairs
+        of the sample did not show the difference.
 
     Example:
         >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)

@@ -44,7 +44,9 @@ _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
 def is_closed(answer: str) -> bool:
-    """Return whether an answer is yes, no, true, false, one letter, an article, or "I do not know.".
+    """Return whether an answer is yes, no, true, false, a letter of an alphabet, or "I do not know.".
+
+    "Yes", "no" and "I do not know." are recognised in several languages.
 
     Example:
         >>> [is_closed(one) for one in ("Yes.", "нет", "(B)", "the", "I don't know", "Velm", "7", "水")]

@@ -4,7 +4,7 @@ No interval has zero width. If all values of a sample are equal, a normal or boo
 single point; here it is replaced by an exact interval.
 
 Values of one group, such as the questions about one document, depend on each other. An interval of grouped
-values is as wide as an interval of :func:`effective_size` independent values.
+values is as wide as an interval of fewer, independent values; :func:`effective_size` gives their number.
 """
 
 from __future__ import annotations

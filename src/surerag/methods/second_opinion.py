@@ -99,10 +99,10 @@ class AreYouSure(SecondOpinion):
 class SampleAgreement(SecondOpinion):
     """Samples more answers to the prompt of an answer, and counts how many samples agree with this answer.
 
-    Two short answers agree if the words of one answer occur in the other answer as one sequence. There are
-    two measures. The default uncertainty is ``disagreement``, the share of samples that do not agree with the
-    answer. ``semantic_entropy`` is the discrete semantic entropy of the samples, in nats (Farquhar et al.,
-    Nature 630, 2024).
+    Two answers agree if the words of one answer occur in the other answer as one sequence, so use short
+    answers. There are two measures. The default uncertainty is ``disagreement``, the share of samples that do
+    not agree with the answer. ``semantic_entropy`` is the discrete semantic entropy of the samples, in nats
+    (Farquhar et al., Nature 630, 2024).
 
     Cost: ``n_samples`` more answers at temperature 1. A server that accepts the parameter ``n`` processes the
     prompt once for all samples; another server processes the prompt once for each sample.

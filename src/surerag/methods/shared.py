@@ -349,9 +349,9 @@ def is_yes(reply: str) -> bool | None:
 def yes_probability(reply: Generation) -> float | None:
     """Return the probability that a model says "yes", from its greedy reply to a yes-no question.
 
-    The probability comes from the reply's first token that is "yes" or "no". Without log-probabilities,
-    return 1 for "yes" and 0 for "no". Greedy decoding writes the likelier word, so if the written word has a
-    probability below 1/2, return 1/2. Return None if the reply contains neither word or both words.
+    The reply's first token that is "yes" or "no" has a probability p, or 1 without log-probabilities. Return
+    p for "yes", and 1 − p for "no". If p is below 1/2, take 1/2 in place of p, because greedy decoding writes
+    the likelier word. Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace

@@ -279,7 +279,7 @@ class ClientReader(BaseReader):
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed_alternatives(self, request: Request) -> int | None:
-        """Return how many of the requested likeliest tokens the model lists for each token."""
+        """Return how many alternatives of each token to request: at most as many as the model lists."""
         most = self.learned.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
@@ -367,7 +367,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Record whether the model returns log-probabilities; if ``lacks`` is True, warn once."""
+        """Record whether the model returns log-probabilities; warn once if an answer ``lacks`` them."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -512,7 +512,7 @@ class ClientReader(BaseReader):
                 self._note_end(reading)
 
     def _note_end(self, reading: Reading) -> None:
-        """Record a stream's token counts and whether the model thought; after the first call, do nothing."""
+        """Record a stream's token counts and whether the model thought, once for each ``reading``."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())

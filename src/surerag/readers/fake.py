@@ -329,7 +329,7 @@ class FakeReader(BaseReader):
         return _BegunReply(self, prompt, whole, emitted)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
-        """Yield a reply word by word; add all but its first ``emitted`` words to the reader's usage."""
+        """Yield a reply word by word, and count all but the first ``emitted`` words in the usage."""
         trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:

@@ -347,7 +347,11 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return the end index of the tokens from index ``start`` on that spell ``target``; None without such."""
+    """Return the index behind the tokens that spell ``target``, of which the first has index ``start``.
+
+    Return None if the tokens do not spell ``target``. ``parts`` has the parts of each token, None for a part
+    with unknown bytes. If ``whole`` is False, ``target`` may go on behind the last token.
+    """
     places = {0}
     for position in range(start, len(parts)):
         reached = places
@@ -362,7 +366,7 @@ def _end_of_match(
 
 
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
-    """Return the positions in ``target`` where a part of a token may end if it begins at ``place``."""
+    """Return where a part of a token may end in ``target`` if it begins at ``place``; None is unknown."""
     if part is None:
         # The server's text does not show this part. The part may be up to three bytes of a character beyond
         # ASCII, or a special token, which has no bytes in the answer.

@@ -220,7 +220,8 @@ class Learned:
     ) -> list[Change]:
         """Return further changes that a refusal suggests.
 
-        Each change has the name that its parameter has in ``body``, even if an earlier change renamed it.
+        ``name`` of a change is the parameter's name in ``body``. The refusal may use another name for the
+        parameter, if an earlier change renamed it.
         """
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)

@@ -102,8 +102,8 @@ class BegunGeneration:
         """Return the whole answer; generate its missing part first.
 
         Raises:
-            InputError: If the generation was completed or closed before, and the reader did not have the
-                whole answer then.
+            InputError: If the generation was closed, or its answer was streamed by ``chunks``, before the
+                reader had the whole answer.
         """
         if self.whole is None:
             raise NotImplementedError

@@ -372,7 +372,10 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut an answer that is too long; return how many characters at its end wait for the next piece."""
+        """Cut an answer that is longer than the limit, and return how many of its last characters must wait.
+
+        Only the next piece shows whether these characters exceed the limit.
+        """
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0

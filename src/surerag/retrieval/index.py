@@ -31,7 +31,7 @@ class PassageIndex:
 
     Args:
         passages: The corpus.
-        vectors: Vectors of the passages from ``encoder``, with length 1 and shape [passages, dimensions].
+        vectors: L2-normalised vectors of the passages, which ``encoder`` computed, [passages, dimensions].
         encoder: The model that embeds queries.
         k: Default number of passages to return.
 

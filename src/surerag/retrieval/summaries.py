@@ -142,7 +142,8 @@ def lead_summary(
     Args:
         text: The document, as plain text or Markdown.
         sentences: Number of sentences, at least 1.
-        per_paragraph: Whether to take the first sentences of each paragraph instead of the whole text.
+        per_paragraph: Whether to take the first sentences of each paragraph; otherwise, the first sentences
+            of the whole text are taken.
         language: ISO 639 code of the text's language, for splitting the text into sentences.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Run all stages of the training, and test on held-out queries whether the training helped."""
+"""Run all stages of the training of a query rewriter, and test on held-out queries whether it helped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether right answers (or, without references, the perplexity) have improved significantly."""
+        """Whether there are significantly more right answers or, without references, a lower perplexity."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0

@@ -245,7 +245,7 @@ def reward_documents(query: Query, text: str, options: RewriterTraining) -> Prog
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
     """Return the mean cosine similarity of the query and the passages that the rewrite ``text`` retrieves.
 
-    Return -1 if there are no passages. RaFe uses this reward.
+    Return -1 if there are no passages. RaFe (Mao et al., 2024) uses the scores of a reranker instead.
     """
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:

@@ -190,7 +190,7 @@ class Pool:
         self._encoded: dict[str, NDArray[np.float64]] = {}
 
     def first(self, count: int) -> list[Passage]:
-        """Return the first ``count`` passages, and mark them as used."""
+        """Return the first ``count`` passages of the pool, used or not, and mark them as used."""
         self._visited.update(passage.text for passage in self._passages[:count])
         return self._passages[:count]
 

@@ -50,7 +50,7 @@ class ChunkResult:
         answer: The answer with the chunk rephrased (r_i in the paper).
         link: Link between this answer and the original answer (w_i0 in Eq. 5): 1 if they entail each other,
             ½ if only one entails the other, and 0 if neither does.
-        label: The chunk's label (Eq. 8; Algorithm 3, lines 16 to 27).
+        label: How the answer depends on the chunk; see :data:`Label` (Eq. 8; Algorithm 3, lines 16 to 27).
         masked_answer: The answer from the context without the chunk (Eq. 9); None if the chunk was not
             labelled.
     """

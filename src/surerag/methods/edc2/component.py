@@ -21,8 +21,9 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """EDC²-RAG: shortens the context to the passages that help to answer, or compresses clusters of passages.
 
     By default, the most relevant third of the passages, but at least three, is kept unchanged. This
-    selection is not in the paper. With ``variant="copy"`` or ``"paper"``, clusters of passages are
-    compressed. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
+    selection is not in the paper. With ``variant="paper"``, the reader writes a compression of each cluster
+    of passages. With ``variant="copy"``, the sentences of the passages that support this compression are
+    kept. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage

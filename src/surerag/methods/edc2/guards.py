@@ -43,6 +43,8 @@ _FRAME = " \t\r\n\"'`*_.!。“”„«»「」()[]<>"
 def is_empty_extraction(text: str) -> bool:
     """Return whether a reply is empty, or only says that the documents contain nothing relevant.
 
+    A sentence about "they" is kept, because "they" may be persons.
+
     Example:
         >>> is_empty_extraction("No content to extract."), is_empty_extraction("They do not mention her.")
         (True, False)

@@ -52,7 +52,7 @@ FEW_PASSAGES = 10
 class EDC2Options(Options):
     """Options of EDC²-RAG, the same for :class:`surerag.ClusterCompressor`, LangChain and LlamaIndex.
 
-    The paper's algorithms, with the default sizes of the first (τ = 3) and of the largest cluster (Λ = 20):
+    These options run the paper's algorithms. Options that are not listed keep their defaults:
 
     - section 4.3: ``variant="paper", guard="off", min_tokens=0``
     - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
@@ -99,7 +99,8 @@ class EDC2Options(Options):
     passages are removed, each passage whose text is contained in another passage is removed first."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
-    """Number of passages in the first cluster (the paper's τ); each later cluster is twice as large.
+    """Number of passages in the first cluster (the paper's τ); each later cluster is twice as large as
+    the cluster before it.
     ``"auto"`` is 1 for up to ten passages (appendix B.2), and 3 for more. With ``variant="whole"`` there are
     no clusters, so this option, ``max_cluster_size``, ``min_tokens``, ``guard``, ``max_tokens`` and
     ``temperature`` raise an error if they are set."""
@@ -172,7 +173,7 @@ class EDC2Options(Options):
         return self.variant == "copy" and self.task != "answer"
 
     def n_kept(self, n_passages: int) -> int:
-        """Return how many of ``n_passages`` passages are kept.
+        """Return the option ``top_n``, or its default if ``n_passages`` passages were retrieved.
 
         Example:
             >>> EDC2Options().n_kept(20), EDC2Options().n_kept(5), EDC2Options(variant="copy").n_kept(20)

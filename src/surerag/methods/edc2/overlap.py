@@ -55,7 +55,8 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
     The source supports the sentence if it contains all names and numbers of the sentence, and more than half
     of the other content words. Each name or number must follow the same word in both texts, and both texts
     must negate the same words. A name is a word with a capital letter. The first word of a sentence is a name
-    only if neither text has it in lower case. 1,200 and 1200 are the same number.
+    only if neither text has it in lower case, and it is not a common word such as "she". 1,200 and 1200 are
+    the same number.
 
     Args:
         sentence: The sentence.

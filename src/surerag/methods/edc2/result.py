@@ -20,7 +20,7 @@ are None if no source was found."""
 
 
 class SupportedSentence(NamedTuple):
-    """A sentence of a compression; ``source`` is the position of the supporting passage, or None."""
+    """A sentence of a compression, and the position of the passage that supports it; None without support."""
 
     text: str
     source: int | None

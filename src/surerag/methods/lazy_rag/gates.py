@@ -128,7 +128,7 @@ class Gate(ABC):
         """
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the smallest and the largest possible value of the score; None without a score."""
+        """Return the smallest and largest value that the score can have; None if there is no score."""
         score = self.score(first_pass)
         return None if score is None else (score, score)
 
@@ -332,7 +332,7 @@ class AbstentionGate(Gate):
         _check_samples_nothing(self)
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0: at a threshold of 0 or more, L-RAG searches only if the first answer cannot be used."""
+        """Return 0, so that only an unusable first answer, such as an abstention, leads to a search."""
         return 0.0
 
     def decide(

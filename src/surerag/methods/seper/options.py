@@ -100,7 +100,7 @@ class SePerOptions(Options):
 
     @property
     def rules(self) -> Rules:
-        """The rules that the option ``variant`` selects."""
+        """How answers are weighted and compared, as the option ``variant`` says."""
         return RULES[self.variant]
 
     @property

@@ -57,8 +57,9 @@ class SePerResult(Result):
         after: Belief with the passages as context.
         delta: ΔSePer: the belief with context minus the belief without context (Eq. 11), in [−1, 1].
         interval: 95 % confidence interval of ``delta``.
-        weights: The rule by which answers were weighted: ``"frequency"`` if the reader generates thoughts, or
-            does not report the log-probabilities of all tokens and of the end token.
+        weights: The rule by which answers were weighted. It is ``"frequency"`` if the reader generates
+            thoughts, or does not report the log-probabilities of all tokens and of the end token. Otherwise,
+            the option ``variant`` chooses the rule.
         kernel: The option ``kernel``, ``"soft"`` or ``"hard"``; see :class:`SePerOptions`.
         judgements: Number of pairs that the entailer judged.
         unusable: Number of pairs for which the entailer's reply could not be used.

@@ -406,7 +406,7 @@ def public_fields(body: Json) -> dict[str, Any]:
 
 
 def _checked_key(key: str | None) -> str | None:
-    """Return a key without surrounding white space, which a key from a file may have."""
+    """Strip white space from an API key, and raise an error if no HTTP header can carry the key."""
     key = key.strip() if key else None
     if key and not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(

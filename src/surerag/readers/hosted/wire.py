@@ -56,7 +56,11 @@ def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
 
 
 def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
-    """Return the fields of a body that hold the prompt; the completions API takes no conversation."""
+    """Return the fields of a body that hold the prompt.
+
+    Raises:
+        InputError: If ``api`` is the completions API, and the prompt is a conversation.
+    """
     turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
     if api == "chat":
         return {"messages": turns}

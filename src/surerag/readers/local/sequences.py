@@ -242,7 +242,11 @@ class GrowingAnswer:
             self.ended = "length"
 
     def generation(self) -> Generation:
-        """Return the answer so far (its finish is "partial" while it grows), or raise ThinkingBudgetError."""
+        """Return the answer so far; its ``finish`` is "partial" while the answer grows.
+
+        Raises:
+            ThinkingBudgetError: If the model was still thinking when its tokens for thoughts were used up.
+        """
         if self.ended == "thinking":
             raise ThinkingBudgetError(
                 f"the model was still thinking after {self.thinking_tokens} tokens; the option "
