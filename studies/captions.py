@@ -40,10 +40,10 @@ CAPTIONS = {
         "is shown if its uncertainty is at most a threshold. `calibrate_abstention` chose the threshold on a "
         "random half of the questions, and we counted the wrong answers among the shown answers of the other "
         "half. Each cell of the table is a mean over two hundred random splits of the questions into two "
-        "halves. In each split, all questions about the same paragraph are in the same half. With a "
-        "confidence of 95 %, the limit holds for all questions of this kind together. The half on which we "
-        "counted is only a sample of these questions, so its share of wrong answers can exceed the limit by "
-        "chance. At the lowest limit, almost no answer is shown."
+        "halves. In each split, all questions about the same paragraph are in the same half. The guarantee "
+        "(confidence 95 %) concerns the share of wrong answers that the policy would show for very many such "
+        "questions. In a half of the sample, the share can exceed the limit by chance. At the lowest limit, "
+        "almost no answer is shown."
     ),
     "understanding-qwen": (
         "Each row of the table is a score that should be higher for wrong answers than for right answers. "
@@ -124,7 +124,7 @@ CAPTIONS = {
     "dynqr-world.Modes": (
         "Each row of the table is a rule for rewriting questions. DynQR rewrites a third of the questions, "
         "and gives as many right answers as the rule that rewrites every question and returns the more "
-        "certain answer."
+        "certain of two answers: the answer to the question, and the answer to the rewrite."
     ),
     "dynqr-world.By kind of question": (
         "Each row of the table is a kind of question. DynQR adds right answers to under-specified questions. "
@@ -142,12 +142,12 @@ CAPTIONS = {
     "compressionprices-qwen": (
         "Each row of the table is a way to choose passages. For the row *EDC² with its defaults*, we ran "
         "surerag's component. For the row *one call for each passage*, code of the study chose passages by "
-        "the rule of EDC²'s defaults. For each row, we measured how likely the model finds the reference "
-        "answer after the final prompt; for this measurement, the model generates no answer. The rows *no "
-        "call*, *each call shows all passages* and *one call for all passages* keep fewer gold passages than "
-        "EDC². The reference answer is more likely with the gold passages alone than with EDC². All other "
-        "intervals of differences in log-probability contain zero. With so few questions, the intervals are "
-        "wide."
+        "the rule of EDC²'s defaults. For each row, we measured the probability that the model gives to the "
+        "reference answer after the final prompt; for this measurement, the model generates no answer. The "
+        "rows *no call*, *each call shows all passages* and *one call for all passages* keep fewer gold "
+        "passages than EDC². The reference answer is more likely with the gold passages alone than with "
+        "EDC². All other intervals of differences in log-probability contain zero. With so few questions, "
+        "the intervals are wide."
     ),
     "compressionpaper-qwen": (
         "Each row of the table is a way to choose passages. With the prompt of EDC²-RAG's paper, EDC² "
@@ -258,9 +258,9 @@ CAPTIONS = {
     ),
     "lazy-latency": (
         "Each row of the table is a share of the questions for which L-RAG calls the retriever, as in the "
-        "paper's Table III. The decision whether to search takes 50 ms. L-RAG saves time if a search takes "
-        "longer than the break-even in the second column. Each further column is for one duration of a "
-        "search, and has the mean number of milliseconds that L-RAG saves for a question."
+        "paper's Table III. We assume that the decision whether to search takes 50 ms. L-RAG saves time if a "
+        "search takes longer than the break-even in the second column. Each further column is for one "
+        "duration of a search, and has the mean number of milliseconds that L-RAG saves for a question."
     ),
     "traces": (
         "The recorded data of the study AdaRAGUE (s-nlp/AdaRAGUE, arXiv 2501.12835) hold the answers of "
@@ -284,8 +284,9 @@ CAPTIONS = {
         "with the usefulness."
     ),
     "worthdev-smollm2": (
-        "Each row of the table is a measure of how useful passages are. SmolLM2-135M gives long answers, "
-        "which never equal a reference answer, so ΔSePer is near zero."
+        "Each row of the table is a measure of how useful passages are. In this study, an answer counts as "
+        "right only if it has the same words as the reference answer. SmolLM2-135M gives long answers, which "
+        "never do, so ΔSePer is near zero."
     ),
     "seper-weights.Error of the belief": (
         "Each row of the table is a way to weigh ten sampled answers. Each cell of the table has the root "
@@ -335,8 +336,8 @@ CAPTIONS = {
     "levels.abstention": (
         "Each row of the table is a limit for the share of wrong answers among the shown answers, together "
         "with a simulated model. The model's mean uncertainty differs between right and wrong answers by the "
-        "given number of standard deviations (σ). Each of 250 samples has 250 questions. Up to 5 % of the "
-        "samples may exceed the limit. A larger share of shown answers is better."
+        "given number of standard deviations (σ). Each of 250 samples has 250 questions. The share of wrong "
+        "answers may exceed the limit in up to 5 % of the samples. A larger share of shown answers is better."
     ),
     "levels.thresholds": (
         "`calibrate_threshold` chooses the threshold of L-RAG's uncertainty above which L-RAG searches. With "
@@ -344,8 +345,8 @@ CAPTIONS = {
         "Each row of the table says for how many questions a search repairs a wrong first answer, for how "
         "many questions a search spoils a right first answer, and by how many standard deviations (σ) the "
         "mean uncertainty of repaired or spoiled answers differs from the mean uncertainty of unchanged "
-        "answers. Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit of "
-        "two points. A threshold is *certified* if `calibrate_threshold` guarantees the limit. Without "
+        "answers. Each of 250 samples has 250 questions. The loss may exceed two points in up to 5 % of "
+        "the samples. A threshold is *certified* if `calibrate_threshold` guarantees the limit. Without "
         "a certified threshold, L-RAG always searches. A larger share of saved searches is better."
     ),
 }

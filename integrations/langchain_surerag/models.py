@@ -286,7 +286,10 @@ class ModelReader(ClientReader):
         *,
         past_cache: bool,
     ) -> LLMResult:
-        """Call the innermost model with the keywords of its bindings, to get all samples in one request."""
+        """Call the model inside all bindings with their keywords, to get all samples in one request.
+
+        ``past_cache`` says whether LangChain's cache must not be used.
+        """
         # A chat prompt has the sample's number, so the cache keeps samples apart; a text prompt has none.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare

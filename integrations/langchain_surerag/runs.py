@@ -261,7 +261,7 @@ def has_run(config: RunnableConfig) -> bool:
 
 @contextmanager
 def errors_of_client_class() -> Iterator[None]:
-    """Give an error of surerag a second class: the class of the client's error that caused it.
+    """Give an error that is raised in this context a second class: the class of the client's error.
 
     ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch the error.
     """

@@ -99,10 +99,11 @@ def summaries_of(
 
 
 def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any:
-    """Return a retriever that finds only summaries of documents that the passages' retriever may return.
+    """Return a retriever of summaries that respects the filters of the retriever of passages.
 
-    A summary that is passed as text is shown to everybody. Summaries in a store are searched with the filter
-    of the passages' retriever. A user's own function or class that searches summaries is trusted.
+    Summaries in a store are searched with the filter of the retriever of passages. If ``summaries`` is one
+    text, everybody sees it. If ``summaries`` is an unknown retriever, it is trusted to return only permitted
+    summaries.
 
     Args:
         summaries: A vector store, a retriever of summaries, or one summary as text.
@@ -110,8 +111,8 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If we cannot know which documents the retriever can return, or if the retriever of
-            summaries can return summaries of other documents.
+        ConfigurationError: If we cannot know which documents ``retriever`` can return, or if ``summaries`` can
+            return summaries of other documents.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries

@@ -303,7 +303,7 @@ _BYTE_STORES = (
 
 
 def _visibility_of_merged(retriever: Any) -> Visibility:
-    """Return which documents a retriever can return that merges the results of inner retrievers.
+    """Return which documents can come from a retriever that merges the results of inner retrievers.
 
     Raise an error if the filters of the inner retrievers differ.
     """

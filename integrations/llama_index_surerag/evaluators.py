@@ -96,7 +96,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     def evaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Measure the source nodes of a response; the contexts are the nodes' texts as an LLM sees them."""
+        """Evaluate a response; the contexts are the texts of its source nodes, as an LLM sees them."""
         return self.evaluate(query, *_parts(read_to_end(response)), **kwargs)
 
     async def aevaluate_response(

@@ -71,7 +71,7 @@ class Effect(Generic[A]):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The values that the driver passes to the method that ``VERB`` names."""
+        """The values that the driver passes to the service's function with the name ``VERB``."""
         return tuple(getattr(self, name) for name in self.ARGUMENTS)
 
     @staticmethod

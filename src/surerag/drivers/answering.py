@@ -140,7 +140,7 @@ class MergingQueue:
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Register ``token`` (any object) for a running method, whose requests the worker waits for."""
+        """Register a running RAG method under any object ``token``; the queue then waits for its requests."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:

@@ -154,7 +154,7 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
 
 
 def causes(run: Run, why: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return sentences: what to improve for the baseline, and which systems report no passages."""
+    """Return sentences that say what to improve in the baseline, and which systems report no passages."""
     baseline = baseline or next(iter(run.comparable), "")
     sentences = [remedy(why, baseline, names[baseline]) if baseline in names else ""]
     if unknown := [names[system] for system in run.comparable if why.are_unknown(system)]:

@@ -28,7 +28,8 @@ class PassageCount:
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
         within_margin: Whether the lower end of the confidence interval of ``difference`` is above
-            ``-margin``, for this system and for each system with more passages.
+            ``-margin`` for this system, and also for each system whose number of passages is larger but not the
+            largest.
     """
 
     system: str

@@ -346,7 +346,7 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return the text of each cell by column and system: AUROC, and share of right answers."""
+    """Return the cells, by column and system: AUROC, and shares of right answers among the surest answers."""
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }

@@ -272,7 +272,8 @@ class Run:
     def values(self, system: str, measure: str) -> dict[str, float]:
         """Return the values of a measure for a system, by question key.
 
-        A measure is a metric, a score, ``"tokens"``, ``"calls"``, ``"seconds"`` or ``"errors"``. Questions
+        A measure is a metric, a score that the system reports, ``"tokens"``, ``"calls"``, ``"seconds"`` or
+        ``"errors"``. Questions
         without references have no value of a metric. If the system failed on a question, each metric is 0,
         and the question has no costs.
 

@@ -207,7 +207,7 @@ class ClientReader(BaseReader):
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Record whether the model thought; warn if the answer has the closing mark of thoughts alone."""
+        """Record whether the model thought; warn if an answer closes thoughts that it did not open."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:

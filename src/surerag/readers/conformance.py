@@ -338,7 +338,7 @@ def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def close_frees(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer can be closed repeatedly, also after it was completed."""
+    """A begun answer can be closed repeatedly, also after its end, and the reader still answers afterwards."""
     begun = reader.begin(trial.prompts, 1, trial.greedy)
     begun[0].close()
     BegunGeneration.rest_of(begun[1:])

@@ -325,7 +325,7 @@ def _parameter_at(place: str) -> str:
 
 
 def _without_quotations(message: str, texts: Iterable[str]) -> str:
-    r"""Return a message with ``;`` in place of its quotations of the given texts, escaped or not.
+    r"""Return a message with ``;`` in place of long runs of words that also occur in one of the texts.
 
     Example:
         >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])

@@ -207,7 +207,7 @@ class Reading:
     def feed(self, part: ReplyPart) -> str:
         """Take the whole answer or its next piece, and return the new part of the answer's text.
 
-        The part leaves out an end that later pieces may cut off, such as the first half of a stop text.
+        The returned text lacks an end that later pieces may cut off, such as the first half of a stop text.
         """
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts

@@ -71,7 +71,7 @@ def chunk_text(text: str, tokens: int = 100, overlap: int = 20) -> list[TextChun
 
 
 def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: int = 20) -> list[Passage]:
-    """Cut documents into passages of ``tokens`` tokens that overlap; see :func:`chunk_text`.
+    """Cut documents into passages of ``tokens`` tokens that share ``overlap`` tokens; see :func:`chunk_text`.
 
     A row of a table is not cut unless it has more than four times ``tokens`` tokens, and rows do not overlap.
     Each passage of a Markdown table begins with the table's header.

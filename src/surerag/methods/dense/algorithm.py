@@ -54,9 +54,9 @@ def dense(
 def measure(
     session: DenseSession, passages: Sequence[Passage], tested: int | None = None
 ) -> Program[DenseResult]:
-    """Measure the semantic entropy of the answers from a context and its k rephrased variants (Algorithm 1).
+    """Measure the semantic entropy of the answers from a context and its rephrased variants (Algorithm 1).
 
-    Each variant has one rephrased chunk. Only the first ``tested`` chunks are rephrased; None means all.
+    In each variant one chunk is rephrased. Only the first ``tested`` chunks are rephrased; None means all.
     """
     before = session.budget.spent, session.unusable
     rephrased = yield from session.rephrase(passages[:tested])

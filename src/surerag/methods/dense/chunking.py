@@ -61,7 +61,7 @@ def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions
 def quantile_similarity(
     texts: Sequence[str], options: SemanticChunkerOptions, quantile: float, count: Count = estimated_tokens
 ) -> Program[float]:
-    """Return a quantile of the similarities of neighbouring sentences, as the threshold τ for an encoder.
+    """Return a quantile of the similarities of neighbouring sentences, for use as the chunker's threshold τ.
 
     Errors are those of :meth:`surerag.SemanticChunker.with_quantile`.
     """

@@ -136,7 +136,7 @@ def _vectors(
 
 
 def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root: bool = True) -> list[int]:
-    """Return the sizes of Algorithm 1's clusters of ``n`` documents: ``tau``, 2 ``tau``, …, at most ``cap``.
+    """Return the sizes of Algorithm 1's clusters of ``n`` documents: the size doubles, up to ``cap``.
 
     Args:
         n: Number of documents.

@@ -204,7 +204,7 @@ class EDC2Options(Options):
     def tau(self, n_passages: int) -> int:
         """Return the size of the first cluster (τ) if ``n_passages`` passages are clustered.
 
-        With ``first_cluster_size="auto"``, it is 1 for few passages, and 3 for many.
+        It is ``first_cluster_size``; ``"auto"`` means 1 for up to ten passages, and 3 for more.
 
         Example:
             >>> options = EDC2Options(variant="copy", first_cluster_size="auto")

@@ -28,7 +28,7 @@ class OpenAIReader(ClientReader):
     """A model on an OpenAI-compatible server.
 
     The server computes the log-probabilities. Most servers compute them before temperature, top-p and
-    penalties, as a reader should; some servers compute them after these steps. :meth:`probe` tests this.
+    penalties, as surerag needs them; some servers compute them after these steps. :meth:`probe` tests this.
     After the probe, ``capabilities`` list only what the server can do.
 
     Entropies are intervals (``"bounded"``), computed from the likeliest tokens, their total probability and

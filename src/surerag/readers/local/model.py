@@ -100,7 +100,7 @@ class CausalModel:
 
     @cached_property
     def name(self) -> str:
-        """The hub id, local folder or class, and a hash of samples of all weights."""
+        """The model's hub id, folder or class name, and a hash of some values of each weight matrix."""
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             flat = parameter.detach().reshape(-1)
