@@ -138,8 +138,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     The first ``top_n`` documents are the context, and all other documents are candidates, so let the
     retriever return more than ``top_n``. If the answer changes with the wording of the context, candidates
     that resemble the helpful documents replace the documents that only confuse the reader (DENSE-RAG, section
-    5.2). With ``parents``, the documents of the chunks are cut into new chunks before the context is
-    measured (section 5.1).
+    5.2). With ``parents``, the original texts of the retrieved documents are cut into new documents
+    before the context is measured (section 5.1).
 
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:

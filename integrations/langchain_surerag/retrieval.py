@@ -91,7 +91,7 @@ class EmbeddingEncoder:
 
 
 def encoder_of(embeddings: Any) -> Any:
-    """Return an encoder for an embedding model; return an encoder of surerag or None unchanged."""
+    """Return an encoder for an embedding model; None and encoders of surerag are returned unchanged."""
     kinds = Embeddings | Encoder | None
     check_kind(kinds, "an embedding model", embeddings=embeddings, hint="pass embeddings=…")
     return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
@@ -163,7 +163,7 @@ class RunnableRetriever:
 
 
 def retriever_of(retriever: Any) -> Any:
-    """Return a surerag retriever for a runnable; return a surerag retriever or None unchanged."""
+    """Return a retriever of surerag for a runnable; None and retrievers of surerag are returned unchanged."""
     if isinstance(retriever, Runnable):
         return RunnableRetriever(retriever)
     if retriever is None or isinstance(retriever, Retriever):

@@ -159,8 +159,8 @@ class SummaryStore(VectorStore):
         summaries = SummaryStore(Chroma("summaries", embeddings), summarize=2)
         index(documents, record_manager, summaries, cleanup="full", source_id_key="source")
 
-    Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. If the
-    store takes only UUIDs, as Qdrant does, a UUID is made from the id.
+    Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. If
+    ``store`` takes only UUIDs, as Qdrant does, a UUID is made from the id.
 
     Each summary has its document's metadata, so that the retriever's filter applies to the summary. The
     summary also has the name of the embedding model. If you change this model, summaries with the former

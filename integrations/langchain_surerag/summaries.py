@@ -111,8 +111,8 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If we cannot know which documents ``retriever`` can return, or if ``summaries`` can
-            return summaries of other documents.
+        ConfigurationError: If we cannot know which documents ``retriever`` can return, or if ``summaries``
+            can return summaries of other documents.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries
@@ -130,8 +130,9 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 def _check_same_visibility(summaries: Any, retriever: Any) -> None:
     """Raise an error if the retriever of summaries may find a document that ``retriever`` must not find.
 
-    The two filters must be equal. If ``retriever`` cannot be analysed, any filter of ``summaries`` is
-    accepted. If ``summaries`` cannot be analysed (a user's own class, say), no error is raised.
+    The two filters must be equal. If the filter of ``retriever`` is unknown, ``summaries`` must have a
+    filter, whichever. If the filter of ``summaries`` is unknown (a user's own class, say), no error is
+    raised.
     """
     visibility, why = _visibility_and_reason(retriever)
     of_summaries, own = _visibility_and_reason(summaries)

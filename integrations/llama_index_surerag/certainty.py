@@ -324,7 +324,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
     answer. Empty answers and answers that were cut off are also withheld. If the inner engine streams, its
     stream is read to the end before the decision, and the response is a stream of one piece.
 
-    At every answer, the engine checks that model and prompts are those of the policy's calibration.
+    At every answer, the engine checks that the model and the prompts are those of the policy's calibration.
 
     Args:
         engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a

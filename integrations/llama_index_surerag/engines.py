@@ -435,7 +435,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
                 if surerag cannot find out whether ``retriever`` may return the chunks that a summary was made
                 from.
             CapabilityError: If the gate needs log-probabilities that the LLM does not return.
-            PromptError: If a replaced prompt is unknown or lacks slots.
+            PromptError: If an option names a prompt that does not exist, or a new prompt lacks slots.
         """
         settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
@@ -531,7 +531,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         Raises:
             ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
             CapabilityError: If the metric needs log-probabilities that the LLM does not return.
-            PromptError: If a replaced prompt is unknown or lacks slots.
+            PromptError: If an option names a prompt that does not exist, or a new prompt lacks slots.
         """
         core = make_rewriter(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
         return cls(core, callback_manager=callback_manager)

@@ -177,8 +177,8 @@ def reader_from_llm(
     Args:
         llm: Any LLM.
         logprobs: Whether the LLM returns log-probabilities. If None, surerag decides by the class of the LLM.
-            A class of your own must then return log-probabilities in the field ``raw`` (in OpenAI's form) or
-            ``logprobs`` of its responses.
+            True is for a class of your own that returns log-probabilities in the field ``raw`` (in OpenAI's
+            form) or ``logprobs`` of its responses.
         top_logprobs: Number of alternatives to request for each token; None requests 20, or 5 if the LLM is
             not a chat model.
         max_concurrency: Maximum number of simultaneous requests.

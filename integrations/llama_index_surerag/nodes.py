@@ -96,7 +96,7 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 
 def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
-    """Return a passage that was cut from ``document`` as a node with its offsets in the document."""
+    """Convert a passage, which was cut from ``document``, to a node that contains the passage's offsets."""
     [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
     node.embedding = None
     node.metadata = dict(document.metadata)

@@ -336,8 +336,8 @@ class QueryRetriever:
     Args:
         retriever: Retrieves the passages.
         window: The free tokens of the context window; None for no limit.
-        others: Retrievers for later steps of the query. If ``retriever`` finds nothing, the others are called
-            to find out whether the index is empty.
+        others: Retrievers that the method calls later for the same query. If ``retriever`` finds nothing,
+            they are called at once, to find out whether anything can be found.
         required: Whether to raise an EmptyIndexError if no retriever finds a passage.
     """
 

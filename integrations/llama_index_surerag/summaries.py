@@ -463,8 +463,8 @@ def summary_id(document: str, part: str = "") -> str:
 def _join_chunks(nodes: Sequence[BaseNode]) -> str:
     """Join chunks to the text of their document; text that two neighbouring chunks share appears once.
 
-    Chunks are sorted by their offsets. But if two chunks have the same offset, the given order is
-    kept: then a hierarchical parser may have counted the offsets from the start of a larger chunk.
+    Chunks are sorted by their offsets. If two chunks have the same offset, no chunk is sorted: equal offsets
+    show that a hierarchical parser counted the offsets from the starts of larger chunks.
     """
     chunks = [
         (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))

@@ -559,7 +559,7 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     Example:
         >>> round(paired_p_value(250, 0, 0, 0.02), 4)  # 0.98 ** 250 + slip
         0.0074
-        >>> paired_p_value(250, 6, 1, 0.02)
+        >>> paired_p_value(250, 6, 1, 0.02)  # the sample loses as much as the bound
         1.0
         >>> paired_p_value(250, 1, 0, 0.02) < 0.05 < paired_p_value(250, 2, 0, 0.02)
         True
@@ -641,9 +641,9 @@ def grouped_betting_p_value(
 
     The test of :func:`betting_p_value` gets one value for each group: the sum of loss - ``bound`` over the
     losses of the group, divided by the size of the largest group. The p-value is valid if the groups are
-    independent; losses inside a group may depend on each other in any way. If there is only one group, the
-    losses are treated as independent. ``groups`` has the group of each loss; None means independent losses.
-    For the other arguments see :func:`betting_p_value`.
+    independent; losses inside a group may depend on each other in any way. If there is only one group, which
+    would give a single value, the losses are treated as independent. ``groups`` has the group of each loss;
+    None means independent losses. For the other arguments see :func:`betting_p_value`.
 
     Example:
         >>> losses = np.zeros(250)

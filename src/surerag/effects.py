@@ -116,7 +116,7 @@ class Generate(Effect[list[list[Generation]]]):
 
     @staticmethod
     def answer_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
-        """Send each distinct prompt once, with the largest number of samples that an effect asks for."""
+        """Send each distinct prompt once, with the largest number of samples that any effect wants of it."""
         samples: dict[tuple[Prompt, SamplingParams], int] = {}
         for part in parts:
             for key in part._requests():
@@ -130,7 +130,7 @@ class Generate(Effect[list[list[Generation]]]):
         return [(prompt, replace(self.sampling, n=1)) for prompt in self.prompts]
 
     def usage(self, answer: list[list[Generation]]) -> Usage:
-        """Return the usage: one call for each answer. A prompt's tokens are counted only once."""
+        """Return the usage: one call for each sample, but the tokens of a prompt are counted only once."""
         drawn = [item for samples in answer for item in samples]
         return _prompts([samples[0] for samples in answer], len(drawn)) + _completions(drawn)
 
@@ -185,7 +185,7 @@ class ContinueGeneration(Effect[Generation]):
         return parts[0].begun.rest_of([part.begun for part in parts])
 
     def usage(self, answer: Generation) -> Usage:
-        """Return the numbers of the answer's tokens and of prompt tokens that were unknown at the start."""
+        """Return the number of the answer's tokens, and of prompt tokens if it was unknown at the start."""
         before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,

@@ -145,7 +145,7 @@ _COLUMNS = {"entail": ENTAILMENT, "contradict": CONTRADICTION, "neutral": NEUTRA
 
 
 def parse_label(reply: str) -> int | None:
-    """Return the column of the label that a reply names; None for no label, several, or a negated label.
+    """Return the index of the label that a reply names; None for no label, several, or a negated label.
 
     Example:
         >>> parse_label("**Entailment.**"), parse_label("It is not entailment"), parse_label("maybe")

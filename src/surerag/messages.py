@@ -127,8 +127,8 @@ class SamplingParams:
         max_tokens: Maximum number of tokens for each sample; None leaves the length to the model.
         stop: Texts that end a generation; they are not part of the generated text.
         seed: Random seed; sample ``i`` of a prompt depends only on the prompt, this seed and ``i``.
-        trace: What the reader must return with each answer: log-probabilities, also entropies, or ``"none"``; see
-            :data:`TraceKind`. A reader may return more if this costs nothing.
+        trace: What the reader must return with each answer: log-probabilities, also entropies, or ``"none"``;
+            see :data:`TraceKind`. A reader may return more if this costs nothing.
 
     Raises:
         ConfigurationError: If a value is out of range.

@@ -49,8 +49,8 @@ class MapMethod:
         window: Number of questions to work on at a time.
 
     Raises:
-        ConfigurationError: If the factory cannot be imported, or does not return a component of surerag, such as
-            :class:`surerag.LazyRAG`.
+        ConfigurationError: If the factory cannot be imported, or does not return a component of surerag, such
+            as :class:`surerag.LazyRAG`.
     """
 
     def __init__(

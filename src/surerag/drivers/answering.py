@@ -144,7 +144,7 @@ class MergingQueue:
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Tell the worker that the method with this ``token`` will send no more requests."""
+        """Do not wait any longer for requests of the RAG method that was registered under ``token``."""
         self._programs.discard(token)
 
     def notify(self) -> None:

@@ -28,8 +28,8 @@ class PassageCount:
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
         within_margin: Whether the lower end of the confidence interval of ``difference`` is above
-            ``-margin`` for this system, and also for each system whose number of passages is larger but not the
-            largest.
+            ``-margin`` for this system, and also for each system whose number of passages is larger but not
+            the largest.
     """
 
     system: str
@@ -41,8 +41,9 @@ class PassageCount:
 def passage_counts(run: Run, margin: float) -> list[PassageCount]:
     """Return a ``PassageCount`` for each plain RAG system, such as ``plain@10``, most passages first.
 
-    Systems are tested in this order, up to the first system whose mean score may be worse by the margin or
-    more. Because of the fixed order, no correction for the number of tests is needed (Maurer et al. 1995).
+    Each system is compared with the system that has the most passages, in this order. The tests stop at the
+    first system whose mean score may be worse by the margin or more. Because of the fixed order, no
+    correction for the number of tests is needed (Maurer et al. 1995).
 
     Args:
         run: The evaluation run.
@@ -95,5 +96,5 @@ def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) ->
 
 
 def fewest(counts: Sequence[PassageCount]) -> PassageCount:
-    """Return the system with the fewest passages, among the systems whose ``within_margin`` is true."""
+    """Return the entry with the fewest passages, among the entries whose ``within_margin`` is true."""
     return [count for count in counts if count.within_margin][-1]

@@ -74,7 +74,7 @@ class Pipeline:
 
     @property
     def default_of_decision(self) -> str:
-        """Name of the method's default gate or metric; empty if no gate or metric decides in the pipeline."""
+        """Name of the default gate or metric of :attr:`method`; empty if the method has neither."""
         if self.method is None or not self.decides_by:
             return ""
         return str(self.method.model_fields[self.decides_by].default)

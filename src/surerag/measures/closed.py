@@ -1,9 +1,9 @@
 # ruff: noqa: RUF001 - letters of other scripts are intended
 """Recognise closed answers: yes or no, true or false, a single letter, "I do not know.".
 
-A lone article, such as "the", also counts, because a comparison of words would ignore the article. The words
-of closed answers also occur with another meaning, as in "There is no information." and "It is a river." So a
-text is divided into clauses, and each clause is checked.
+A lone article, such as "the", also counts: ``normalize_answer`` removes articles, so no word would be left to
+compare. The words of closed answers also occur with another meaning, as in "There is no information." and "It
+is a river." So a text is divided into clauses, and each clause is checked.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
 def is_closed(answer: str) -> bool:
-    """Return whether an answer is yes, no, true, false, a letter of an alphabet, or "I do not know.".
+    """Return whether an answer is yes, no, true, false, a letter, an article, or "I do not know.".
 
-    "Yes", "no" and "I do not know." are recognised in several languages.
+    "Yes", "no" and "I do not know." are recognised in several languages; a letter must belong to an alphabet.
 
     Example:
         >>> [is_closed(one) for one in ("Yes.", "нет", "(B)", "the", "I don't know", "Velm", "7", "水")]

@@ -105,9 +105,9 @@ def checked_number(value: object, owner: str) -> float:
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
     """Raise CapabilityError unless a reader reports what a gate or metric needs, such as log-probabilities.
 
-    ``owner`` is the name of the gate or metric. The error's hint recommends another setting: ``of_text``
-    needs only the answer's text. If the reader returns log-probabilities, the hint also names
-    ``of_logprobs``, which needs only log-probabilities.
+    ``owner`` is the name of the gate or metric. The error's hint recommends ``of_text``, a setting
+    that needs only the answer's text, such as ``gate="abstention"``. If the reader returns log-probabilities,
+    the hint also recommends ``of_logprobs``, a setting that needs only log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}

@@ -211,7 +211,7 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"``, no reader raises an error, and log-probabilities come if there are any."""
+    """With ``trace="optional"``, no error is raised, and a reader with log-probabilities returns them."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(
@@ -338,7 +338,7 @@ def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def close_frees(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer can be closed repeatedly, also after its end, and the reader still answers afterwards."""
+    """A begun answer can be closed repeatedly, also after its end; the reader can still answer then."""
     begun = reader.begin(trial.prompts, 1, trial.greedy)
     begun[0].close()
     BegunGeneration.rest_of(begun[1:])

@@ -147,7 +147,7 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes to parameters that the message names near a word of refusal, or near a limit."""
+        """Return changes of parameters that the message names beside a word of refusal or a limit."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()

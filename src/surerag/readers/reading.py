@@ -362,7 +362,7 @@ class Reading:
         return self.usage.completion_tokens + self.usage.thinking_tokens
 
     def _counted_tokens(self) -> int:
-        """Return the answer's length in tokens, counted by the server, or else in pieces of the stream."""
+        """Return the server's count of the answer's tokens, or else the number of the stream's pieces."""
         counted = self._server_count - self.thinking_tokens
         pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)

@@ -74,7 +74,7 @@ class PassageIndex:
     ) -> Self:
         """Embed passages, and return an index of them; raises the same errors as the class.
 
-        A :class:`~surerag.encoders.CachedEncoder` does not embed a passage again if its file has the vector.
+        A :class:`~surerag.encoders.CachedEncoder` embeds only passages whose vectors are not in the cache.
 
         Args:
             passages: The corpus.

@@ -67,8 +67,8 @@ class TrainingReport:
     """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the last trained model with better answers than the original queries; None if
-            there is no such model. :attr:`StageMeans.helps` says what counts as better.
+        rewriter: Folder of the last trained model whose rewrites lead to better answers than the original
+            queries; None if there is no such model. :attr:`StageMeans.helps` says what counts as better.
         stages: Results on the held-out queries; the first entry is for the original queries.
         n_distilled: Number of rewrites that were used for distillation.
         n_preferences: Number of pairs of rewrites that were used for alignment.

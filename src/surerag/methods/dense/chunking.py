@@ -1,7 +1,7 @@
 """Semantic chunking: join neighbouring sentences that are similar (DENSE-RAG, Algorithm 2).
 
-Chunks are verbatim pieces of a text with at most T_max tokens. A longer sentence is split at white space, or
-between characters if it has no white space.
+A chunk is a verbatim piece of a text. A chunk has at most T_max tokens (the option ``max_tokens``): a longer
+sentence is split at white space, or between characters if it has no white space.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """DENSE: measures how well a reader understands its context, without a reference answer.
 
     Each chunk of the context is rephrased in turn. A reader that understands the context gives the same
-    answer each time. The score is the semantic entropy of these answers. With ``label_chunks``, each chunk
+    answer each time. The score is the semantic entropy of these answers: the higher the score, the
+    less the reader understands. With ``label_chunks``, each chunk
     whose rephrasing changes the answer is labelled as necessary or unnecessary for the answer.
 
     Example:

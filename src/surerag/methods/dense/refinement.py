@@ -148,8 +148,8 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
     """Return whether a round meets the condition of the option ``stop``.
 
-    The condition ``"both"`` has three parts: the score is at most the threshold, the reader judges the context
-    to be sufficient, and the context is better than all earlier contexts (``better``).
+    The condition ``"both"`` has three parts: the score is at most the threshold, the reader judges the
+    context to be sufficient, and the context is better than all earlier contexts (``better``).
     """
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {

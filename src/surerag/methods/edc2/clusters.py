@@ -29,8 +29,8 @@ def form_clusters(
 ) -> Program[tuple[list[Cluster], list[int]]]:
     """Return the clusters, and the positions of the removed passages (section 4.2).
 
-    A cluster is an array of passage positions. Without compression, all kept passages with a text form one
-    cluster. Each passage without a text is always a cluster of its own.
+    A cluster is an array of passage positions. Without compression, one cluster contains all kept passages
+    that have a text. Each passage without a text is always a cluster of its own.
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]

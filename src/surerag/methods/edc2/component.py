@@ -20,10 +20,11 @@ from surerag.services import Encoder, Entailer, Services
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """EDC²-RAG: shortens the context to the passages that help to answer, or compresses clusters of passages.
 
-    By default, the most relevant third of the passages, but at least three, is kept unchanged. This
-    selection is not in the paper. With ``variant="paper"``, the reader writes a compression of each cluster
-    of passages. With ``variant="copy"``, the sentences of the passages that support this compression are
-    kept. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
+    By default, the reader judges whether each passage helps, and the most helpful third of the passages, but
+    at least three passages, is kept unchanged. This selection is not in the paper. With ``variant="paper"``,
+    the reader writes a compression of each cluster of passages. With ``variant="copy"``, the sentences of the
+    passages that support this compression are kept. The algorithm of section 4.3 is ``variant="paper",
+    guard="off", min_tokens=0``.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage

@@ -139,7 +139,7 @@ class Gate(ABC):
 
         Args:
             score: The score; None means that L-RAG searches.
-            interval: Smallest and largest possible value of the score.
+            interval: Smallest and largest possible value of the score, for the record.
             threshold: L-RAG searches if the score is above this number.
             flaw: The reason why the first answer cannot be used; L-RAG then searches. Empty if the first
                 answer can be used.
@@ -165,7 +165,7 @@ def _check_samples_nothing(gate: Gate) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _BoundedGate(Gate):
-    """A gate whose score may only be known as an interval.
+    """A gate whose score is sometimes known only as an interval.
 
     ``estimate`` selects the point of the interval that is compared with the threshold.
     """

@@ -19,7 +19,8 @@ class SampledAnswer:
         log_likelihood: Log-likelihood of the answer in nats; None if the reader does not report it.
         weight: The answer's weight in the reader's belief, in [0, 1].
         entailment: For each reference, the probability that the answer entails it.
-        cluster: Index of the cluster of answers with the same meaning; None with the option ``kernel="soft"``.
+        cluster: Index of the cluster of answers with the same meaning; None with the option
+            ``kernel="soft"``.
     """
 
     text: str

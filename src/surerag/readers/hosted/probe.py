@@ -147,7 +147,7 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that fails if the server refuses its temperature or its log-probabilities."""
+        """Return a request that fails if the server refuses the temperature or the log-probabilities."""
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 

@@ -107,9 +107,12 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids, and the opening mark of thoughts with which the prompt ends.
+        """Return a prompt's token ids, and the mark at its end that opens the thoughts, such as ``<think>``.
 
-        Without such a mark, the second value is an empty text. If the prompt has no tokens, raise InputError.
+        If the prompt does not end with a mark, the second value is empty.
+
+        Raises:
+            InputError: If the prompt has no tokens.
         """
         messages = as_messages(prompt)
         ids = self._encode(messages)
@@ -181,7 +184,7 @@ class PromptEncoder:
 
     @cached_property
     def _template_ending(self) -> str:
-        """Text that the template writes after a user's message at the end of a prompt."""
+        """Text with which the template ends a prompt whose last message is the user's."""
         return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
 
     @cached_property

@@ -191,7 +191,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Run the model on all but the last token of each prompt; ``prefix`` is their cached beginning."""
+        """Cache all but the last token of each prompt; ``prefix`` is their beginning, cached already."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
@@ -223,7 +223,8 @@ def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
 class PlainEngine(Engine):
     """An engine for models whose state is not keys and values, such as Mamba.
 
-    It generates only whole answers; prompts of the same length share a batch.
+    The engine cannot pause a generation, so it always generates whole answers. Prompts of the same length
+    share a batch.
     """
 
     begins = "whole"
@@ -250,7 +251,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Let ``model.generate`` answer prompts of equal length; ``choose`` picks the tokens."""
+        """Answer prompts of equal length with ``model.generate``, but with our choice of tokens."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()
