@@ -64,9 +64,8 @@ CAPTIONS = {
     "understandingjudged-qwen": (
         "Each row of the table is a score that should be higher for wrong answers than for right answers. In "
         "the last row, Qwen itself decides which of its answers have the same meaning, as in appendix B.2 of "
-        "DENSE-RAG's paper. The table does not count the model calls for these decisions. There is no "
-        "evidence that DSE, the score of DENSE-RAG, finds wrong answers, neither if words decide which "
-        "answers have the same meaning, nor if Qwen decides."
+        "DENSE-RAG's paper. The table does not count the model calls for these decisions. For "
+        "both ways to decide, there is no evidence that DSE, the score of DENSE-RAG, finds wrong answers."
     ),
     "dense-world.Accuracy by DSE": (
         "Each row of the table is a range of DSE, the score of DENSE-RAG. The lower the DSE is, the larger "
@@ -142,7 +141,7 @@ CAPTIONS = {
     "compressionprices-qwen": (
         "Each row of the table is a way to choose passages. For the row *EDC² with its defaults*, we ran "
         "surerag's component. For the row *one call for each passage*, code of the study chose passages by "
-        "the rule of EDC²'s defaults. For each row, we measured the probability that the model gives to the "
+        "the same rule. For each row, we measured the probability that the model gives to the "
         "reference answer after the final prompt; for this measurement, the model generates no answer. The "
         "rows *no call*, *each call shows all passages* and *one call for all passages* keep fewer gold "
         "passages than EDC². The reference answer is more likely with the gold passages alone than with "
@@ -326,7 +325,7 @@ CAPTIONS = {
         "for at least 98 % of the questions. If a requirement ends with *capped at 61*, costs above 61 count "
         "as 61, and the mean of the capped costs must keep the limit. In the last four rows, the simulated "
         "number of tokens of a question is usually about 1, and rarely 61. If the true value equals the "
-        "limit, no requirement passes in clearly more than 5 % of the samples."
+        "limit, each requirement passes in about 5 % of the samples or fewer."
     ),
     "levels.power": (
         "Each row of the table is a true difference between two systems. The number of questions that "
