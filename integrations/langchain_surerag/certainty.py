@@ -277,7 +277,8 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     traces the run, or if ``langsmith_client`` is passed.
 
     Args:
-        chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
+        chain: A chain, graph or agent. Its model must be made by :func:`with_certainty`, or be surerag's own,
+            unless ``second_opinion`` is passed.
         policy: A result of :func:`surerag.calibrate_abstention`; it estimates the probability that an answer
             is right.
         measure: The measure of ``uncertainty`` (see :func:`surerag.certainty_of`); None uses the measure of

@@ -186,8 +186,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Tool calls pass through unchanged. A model that reads the result of a tool also sees the passages that
     were retrieved in this run. A structured answer counts as an answer, even if LangChain implements it as a
-    tool call. The middleware also retrieves if the first answer is empty or has no log-probabilities (a
-    fallback model may return none). The gate ``"semantic_entropy"`` draws samples of the answer without
+    tool call. The middleware also retrieves if the first answer is empty, or if a fallback model gave
+    the answer without log-probabilities. The gate ``"semantic_entropy"`` draws samples of the answer without
     LangChain's cache, each with its own seed, at most ``max_concurrency`` at a time. With this gate, the
     model of an agent with tools first answers once at the agent's own temperature; if this answer calls a
     tool, the tool runs, and no samples are drawn.

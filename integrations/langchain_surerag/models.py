@@ -286,9 +286,9 @@ class ModelReader(ClientReader):
         *,
         past_cache: bool,
     ) -> LLMResult:
-        """Call the model inside all bindings with their keywords, to get all samples in one request.
+        """Call the bare model with the keywords that its bindings add, to get all samples in one request.
 
-        ``past_cache`` says whether LangChain's cache must not be used.
+        If ``past_cache`` is true, LangChain's cache is not used.
         """
         # A chat prompt has the sample's number, so the cache keeps samples apart; a text prompt has none.
         uncached = past_cache and self._completes

@@ -63,7 +63,7 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return ``error`` or its cause if it closes a generator or interrupts LangGraph, and otherwise None."""
+    """Return the one of ``error`` and its cause that ends a generator or interrupts LangGraph, or None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)

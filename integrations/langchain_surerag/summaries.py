@@ -111,8 +111,8 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If we cannot know which documents ``retriever`` can return, or if ``summaries``
-            can return summaries of other documents.
+        ConfigurationError: If we cannot know which documents ``retriever`` can return, or if the
+            filters of ``summaries`` and ``retriever`` differ.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries

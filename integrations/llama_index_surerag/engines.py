@@ -490,7 +490,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     ``certainty``, and the cost in calls, tokens and seconds. ``source_nodes`` are the nodes in the prompt of
     the returned answer.
 
-    There is no streaming, because the engine chooses between two answers when both are complete. To stream,
+    There is no streaming, because the engine chooses an answer when all answers are complete. To stream,
     use your own engine with an ``UncertaintyRewriteRetriever``.
 
     Build the engine with :meth:`from_args`.

@@ -28,7 +28,7 @@ def has_text(node: NodeWithScore) -> bool:
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 
-def has_picture(node: NodeWithScore) -> bool:
+def has_media(node: NodeWithScore) -> bool:
     """Whether a node holds an image, audio or video."""
     inner = node.node
     if isinstance(inner, ImageNode):

@@ -417,8 +417,8 @@ class _Span:
 
         The newest source that wrote the text counts. If several calls wrote the text at the same time, the
         call with the greatest uncertainty counts, because nothing shows which of these calls wrote the
-        response. Both results are None if the uncertainty of the text is unknown, and the span has only calls
-        of LLMs that the user did not pass to ``with_certainty``.
+        response. Both results are None if the uncertainty of the text is unknown and, besides, the user
+        passed no LLM of this span to ``with_certainty``.
         """
         sources = list(self.sources)
         certainty: Mapping[str, Any]

@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
-from llama_index_surerag.nodes import copy_of, has_picture, has_text, nodes_of, passages_of, text_for_llm
+from llama_index_surerag.nodes import copy_of, has_media, has_text, nodes_of, passages_of, text_for_llm
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from llama_index_surerag.services import NodeRetriever, bound_services, bundle_of, encoder_of, retriever_of
@@ -196,7 +196,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     def _passes(self, node: NodeWithScore) -> bool:
         """Whether a node is returned unchanged, because it has no text or its picture would be lost."""
-        return not has_text(node) or (self.compresses and has_picture(node))
+        return not has_text(node) or (self.compresses and has_media(node))
 
 
 class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):

@@ -41,7 +41,7 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Return the prompt if its template has the slots ``slots``.
+        """Return the prompt if its template has exactly the slots ``slots``.
 
         The template may use LlamaIndex's names for these slots, such as ``query_str``.
 

@@ -134,7 +134,7 @@ class NodeRetriever(Shareable):
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
         """Return a copy of the retriever for one query.
 
-        If the copy is asked for the text of ``bundle``, it searches with the whole ``bundle``.
+        If the query of the copy is the text of ``bundle``, the copy searches with the whole ``bundle``.
         """
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 

@@ -101,7 +101,8 @@ def _postprocessors_for_summaries(
         are_public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If the class of a postprocessor is unknown, and summaries may be confidential.
+        ConfigurationError: If the class of a postprocessor is unknown, and both ``own`` and ``are_public``
+            are False.
     """
     uses = [use_for_summaries(item) for item in postprocessors]
     if "unknown" in uses and not (own or are_public):

@@ -2,7 +2,7 @@
 
 L-RAG puts a summary into the prompt only if the search may return every chunk that the summary was made from.
 If the search uses an unknown class, an unknown setting, or a vector store that cannot list its nodes, surerag
-cannot know what the search may return.
+cannot know what the search may return, and construction raises an error.
 """
 
 from __future__ import annotations

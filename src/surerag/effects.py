@@ -176,7 +176,7 @@ class ContinueGeneration(Effect[Generation]):
     VERB = "rest"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, because it has the method ``rest``; the reader has no such method."""
+        """Return the begun generation, because its method ``rest`` is called, not the reader's."""
         return self.begun
 
     @staticmethod

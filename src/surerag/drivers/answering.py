@@ -233,7 +233,8 @@ class MergingQueue:
 class _Running:
     """Counts the model calls that run now.
 
-    When the process ends, it stops these calls and waits for their end, because torch would abort otherwise.
+    At the end of the process, this class stops the calls and waits for them, because torch would abort
+    otherwise.
     """
 
     ending = False

@@ -158,7 +158,7 @@ class AnswerStream(_Streamed[R]):
 class AsyncAnswerStream(_Streamed[R]):
     """A stream of an answer's pieces for ``async for``; otherwise like :class:`AnswerStream`.
 
-    A stream that is dropped before its end is closed in its event loop.
+    If a stream is dropped before its end, it is closed in its event loop.
     """
 
     def __init__(self, work: _Work[R]) -> None:

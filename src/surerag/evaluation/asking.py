@@ -114,7 +114,9 @@ async def aevaluate(
     path: str | Path | None = None,
     **options: Any,
 ) -> EvaluationRun:
-    """Ask all systems the same questions without blocking the event loop; coroutine functions run in it.
+    """Ask all systems the same questions without blocking the event loop.
+
+    Systems that are coroutine functions run in this event loop.
 
     ``systems``, ``questions``, ``path`` and ``options`` are the arguments of :func:`evaluate`. The
     result and the errors are also the same.

@@ -108,7 +108,7 @@ STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
 
 
 def pipeline_of(settings: Mapping[str, Any]) -> Pipeline | None:
-    """Return the pipeline that a system's settings name; None for a user's own system.
+    """Return the pipeline that is named in a system's settings; None for a user's own system.
 
     Example:
         >>> pipeline_of({"system": "lazy@0.8"}) is PIPELINES["lazy"]

@@ -103,7 +103,7 @@ def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
 
 
 def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparison]:
-    """Return the comparison of each other system with the baseline.
+    """Compare each system, except the baseline itself, with the baseline.
 
     Systems that are not in ``run.comparable`` are left out, because they were asked too few questions.
 

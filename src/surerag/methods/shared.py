@@ -349,9 +349,9 @@ def is_yes(reply: str) -> bool | None:
 def yes_probability(reply: Generation) -> float | None:
     """Return the probability that a model says "yes", from its greedy reply to a yes-no question.
 
-    The reply's first token that is "yes" or "no" has a probability p, or 1 without log-probabilities. Return
-    p for "yes", and 1 − p for "no". If p is below 1/2, take 1/2 in place of p, because greedy decoding writes
-    the likelier word. Return None if the reply contains neither word or both words.
+    Let p be the probability of the reply's first token that is "yes" or "no"; without log-probabilities, p is
+    1. Return p for "yes", and 1 − p for "no". If p is below 1/2, take 1/2 in place of p, because greedy
+    decoding writes the likelier word. Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace

@@ -173,7 +173,7 @@ class EDC2Options(Options):
         return self.variant == "copy" and self.task != "answer"
 
     def n_kept(self, n_passages: int) -> int:
-        """Return the option ``top_n``, or its default if ``n_passages`` passages were retrieved.
+        """Return the option ``top_n`` or, if it is None, its default for ``n_passages`` retrieved passages.
 
         Example:
             >>> EDC2Options().n_kept(20), EDC2Options().n_kept(5), EDC2Options(variant="copy").n_kept(20)

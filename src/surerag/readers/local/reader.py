@@ -60,8 +60,9 @@ class TransformersReader(BaseReader):
             which the memory does not suffice is halved.
         window: Maximum tokens of prompt and answer together; None takes the limit in the model's config.
         max_tokens: Maximum length of an answer [tokens] if neither the method nor the caller sets another.
-        thinking: False switches thinking off, and True switches it on, if the chat template has a switch for
-            thinking. None switches thinking off if the template has such a switch.
+        thinking: If the chat template has a switch for thinking, True switches thinking on, and False and
+            None switch it off. Without a switch, True says that the model always thinks, and
+            False raises an error.
         thinking_tokens: Maximum tokens of thoughts before an answer; fewer if the window has less space.
 
     Attributes:
