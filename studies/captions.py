@@ -75,8 +75,8 @@ CAPTIONS = {
         "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
         "wrong answer than for a right answer (one half is chance). The entropy of plain RAG's answer finds "
         "wrong answers of both models. DSE finds wrong answers among Qwen's answers to DENSE-RAG's own "
-        "prompt. In the other cells of DSE, there is no evidence that DSE finds wrong answers. The questions "
-        "are from SQuAD 2.0."
+        "prompt. For the other values of DSE in the table, there is no evidence that DSE finds wrong "
+        "answers. The questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
         "Each row of the table is a claim of DENSE-RAG's paper, with our result for two hundred questions "
@@ -126,8 +126,9 @@ CAPTIONS = {
         "certain of two answers: the answer to the question, and the answer to the rewrite."
     ),
     "dynqr-world.By kind of question": (
-        "Each row of the table is a kind of question. DynQR adds right answers to under-specified questions. "
-        "There is no evidence that DynQR adds right answers to two-hop or single-hop questions."
+        "Each row of the table is a kind of question. DynQR answers more under-specified questions right "
+        "than plain RAG. There is no evidence that DynQR adds right answers to two-hop or single-hop "
+        "questions."
     ),
     "dynqr-world.Claims": (
         "Each row of the table is a claim of DynQR's paper, with our result for three hundred questions "
@@ -217,8 +218,8 @@ CAPTIONS = {
     "gates-qwen": (
         "Each row of the table is a rule that decides whether to search. We did not use the articles of "
         "these questions to choose a default, but we had seen results of earlier studies on these articles. "
-        "Of the rules that save searches, two kinds give about as many right answers as always searching: "
-        "rules that also search after an abstention, and rules with an entropy threshold of at most 0.5."
+        "Of the gates that save searches, two kinds give about as many right answers as always searching: "
+        "gates that search after every abstention, and gates with an entropy threshold of at most 0.5."
     ),
     "gates-demo": (
         "Each row of the table is a rule that decides whether to search. L-RAG's default rule searches if "
@@ -265,9 +266,10 @@ CAPTIONS = {
         "The recorded data of the study AdaRAGUE (s-nlp/AdaRAGUE, arXiv 2501.12835) hold the answers of "
         "Llama-3.1-8B-Instruct to five hundred questions of each of the data sets NQ and TriviaQA, without a "
         "search and after one search. A search can miss the right passage. The data also hold the perplexity "
-        "of a further answer without a search, to another prompt. The perplexity finds wrong answers among "
-        "these further answers. The data do not show that calling the retriever for the most uncertain half "
-        "of the questions gives more right answers than calling the retriever for a random half."
+        "of a further answer: the answer to another prompt, without a search. The perplexity finds wrong "
+        "answers among these further answers. The data do not show that calling the retriever for the most "
+        "uncertain half of the questions gives more right answers than calling the retriever for a random "
+        "half."
     ),
     "worth-qwen": (
         "Each row of the table is a measure of how useful passages are. The measure that checks whether a "

@@ -348,7 +348,7 @@ def read_to_end(response: Any) -> Any:
 
 
 async def aread_to_end(response: Any) -> Any:
-    """Read a blocking or async streaming response to its end, and return the complete response.
+    """Read a streaming response, blocking or async, to its end, and return the complete response.
 
     Any other response is returned unchanged.
     """

@@ -145,8 +145,8 @@ class Answer(Source):
     """The answer of an engine or agent.
 
     Args:
-        values: The metadata of the engine's response, or the agent's output; the certainty is added under
-            :data:`KEY`.
+        values: The metadata of an engine's response, or the output of an agent. The certainty is added to
+            ``values`` under :data:`KEY`.
         text: The text of the answer; None if the answer is not complete yet, or is not a text.
     """
 

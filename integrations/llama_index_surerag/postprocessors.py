@@ -124,13 +124,14 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
     """Keeps the nodes that help to answer, or compresses clusters of similar nodes (EDC²-RAG).
 
-    By default, the most relevant third of the nodes is returned, and at least three nodes. With
-    ``variant="copy"``, compressed nodes are returned. The sources of a compressed node are the input nodes
-    that it was made from. The compressed node has the id, score, relationships and metadata of the best
-    source. In the compressed node's metadata, ``compressed_from`` lists all sources with their ids, scores
-    and metadata, and ``compressed_sentences`` names the source of each sentence. An LLM sees only the
-    metadata that all sources share. Nodes without text are returned last and unchanged. If nodes are
-    compressed, nodes with pictures are also returned last and unchanged. The input nodes are not changed.
+    By default, the most helpful third of the nodes is returned, and at least three nodes. With
+    ``variant="copy"``, the LLM copies the helpful sentences of similar nodes into one compressed node. The
+    sources of a compressed node are the input nodes that it was made from. The compressed node has the id,
+    score, relationships and metadata of the best source. In the compressed node's metadata,
+    ``compressed_from`` lists all sources with their ids, scores and metadata, and ``compressed_sentences``
+    names the source of each sentence. An LLM sees only the metadata that all sources share. Nodes without
+    text are returned last and unchanged. If nodes are compressed, nodes with pictures are also returned last
+    and unchanged. The input nodes are not changed.
 
     If the LLM fails, the nodes (or the nodes of one cluster) are returned unchanged, with a warning and a
     ``MethodEvent``. Without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.

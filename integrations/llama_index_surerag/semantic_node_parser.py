@@ -152,7 +152,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
     ) -> list[BaseNode]:
-        """Complete nodes as LlamaIndex does, but keep the exact offsets, which LlamaIndex would guess."""
+        """Fill in the nodes' fields as LlamaIndex does, but keep our exact offsets."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
         nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
         texts = [node for node in nodes if isinstance(node, TextNode)]

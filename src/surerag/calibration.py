@@ -782,7 +782,7 @@ class AbstentionPolicy(_Policy):
 
     @property
     def withheld(self) -> str:
-        """Why the policy gives no probabilities that answers are right; empty if it gives probabilities."""
+        """Why the policy does not estimate the probability that an answer is right; empty if it does."""
         if self.knots:
             return ""
         if self.auroc is None:

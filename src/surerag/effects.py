@@ -207,7 +207,7 @@ class CancelGeneration(Effect[None]):
         return self.begun
 
     def usage(self, answer: None) -> Usage:
-        """Return the number of tokens that the closed generation had generated."""
+        """Return the usage of the cancelled generation: the tokens that it had generated."""
         return _completions([self.begun.partial])
 
 

@@ -175,7 +175,7 @@ class CachedEncoder:
         return getattr(self._encoder, name)
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return the encoder's vectors [texts, dimensions]; known documents are not computed again."""
+        """Return the encoder's vectors [texts, dimensions]; vectors in the cache are not computed again."""
         if kind == "query" or not texts or self._path is None:
             return self._encoder.encode(texts, kind)
         keys = [_fingerprint(text) for text in texts]

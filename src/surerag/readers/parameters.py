@@ -285,7 +285,8 @@ def warn_of_missing_logprobs(model: str) -> None:
 def _change_of(message: str, name: str, value: object, limit: int | None) -> tuple[str | int | None] | None:
     """Return how a message wants a parameter to be changed; None if it wants no change.
 
-    ``(name,)`` renames the parameter, ``(limit,)`` lowers its value, and ``(None,)`` omits the parameter.
+    The tuple holds the parameter's new name or its largest allowed value; ``(None,)`` means that the
+    parameter must be omitted.
     """
     if name in _RENAMED and _RENAMED[name] in message and re.search(rf"\b{name}\b", message):
         return (_RENAMED[name],)

@@ -161,8 +161,8 @@ class BaseReader:
     ``generate`` by default; override a method if your model can do better.
 
     Log-probabilities are natural logs of the sampled tokens' probabilities in the model's own distribution at
-    temperature 1, whatever the sampling temperature, top-p or penalties. A trace contains only
-    the answer's tokens, not the end token.
+    temperature 1, whatever the sampling temperature, top-p or penalties. A generation's
+    ``trace`` (its tokens with their log-probabilities) does not contain the end token.
     """
 
     @property

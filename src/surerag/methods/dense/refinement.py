@@ -179,7 +179,8 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
 class Pool:
     """The passages of one question that can be added to a context; each text is added only once.
 
-    If all passages were added, the retriever is called once for ``more`` passages, unless ``more`` is 0.
+    When all passages have been added, the retriever is called once, and returns ``more`` further passages. If
+    ``more`` is 0, the retriever is not called.
     """
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:

@@ -316,7 +316,7 @@ class DisagreementGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionGate(Gate):
-    """A gate with which L-RAG searches only if the first answer cannot be used, for example an abstention.
+    """A gate with which L-RAG searches only if the first answer is an abstention, or is unusable.
 
     The prompt tells the reader to abstain if the summaries lack the answer (the option ``abstention``). The
     gate needs only the text of one answer. Leave ``threshold`` and ``n_tokens`` at their defaults;

@@ -90,7 +90,7 @@ class EncodedPrompt(NamedTuple):
     Attributes:
         opening_mark: Mark such as ``<think>`` if the prompt already ends with it, so that the output begins
             inside the thoughts; empty if the prompt ends without a mark.
-        thinks: Whether the answer is known to begin with thoughts.
+        thinks: Whether the output is known to begin with thoughts.
         thinking_tokens: Maximum tokens of thoughts that the caller and the model's window allow.
     """
 
