@@ -46,7 +46,8 @@ class Snapshot:
     def has_unknown_changes(self, store: Any, summaries: SummaryStore) -> bool:
         """Whether the store deleted or changed a text that may be a chunk of a document.
 
-        We do not know to which document a chunk belongs. The text of a whole document is no chunk.
+        We do not know to which document a chunk belongs. A change of the whole text of a summarized document
+        does not count.
         """
         now = entries_of(store)
         # Python compares identical objects by identity: 100,000 comparisons take a few milliseconds.

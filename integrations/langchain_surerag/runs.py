@@ -302,7 +302,7 @@ def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[Su
 def _rebuild_error(
     kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]
 ) -> SureragError:
-    """Restore a pickled error as a ``kind``: the class of :func:`_class_of_both` cannot be imported."""
+    """Restore a pickled error with the class ``kind``; its former class was made at run time."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(carried)
     return error

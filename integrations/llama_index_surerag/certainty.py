@@ -81,9 +81,10 @@ def with_certainty(
     ``"surerag.certainty"``, as tags ``surerag.certainty.…`` of LlamaIndex's spans that return the answer, and
     as attributes (with the same names) of the open OpenTelemetry span.
 
-    The returned LLM is a copy, not a wrapper, with the fields ``logprobs`` and ``top_logprobs`` set. The
-    function also adds handlers to LlamaIndex's instrumentation of this process. Servers may reject
-    log-probabilities for models that think before they answer.
+    The returned LLM is a copy of ``llm``, not a wrapper, with the fields ``logprobs`` and ``top_logprobs``
+    set. For a reader it is a :class:`ReaderLLM`. The function also adds handlers to LlamaIndex's
+    instrumentation of this process. Servers may reject log-probabilities for models that think before they
+    answer.
 
     Args:
         llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp

@@ -168,7 +168,7 @@ class Answer(Source):
                 self._tagged.append(span_record)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer; None if it is unknown yet, or ``shown`` is another text."""
+        """Return the certainty of the answer; None if unknown yet, or if ``shown`` is not the answer."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 

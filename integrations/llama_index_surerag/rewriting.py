@@ -147,7 +147,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Run DynQR for a query with the function ``run``, which is blocking or async.
+    """Run DynQR for a query with ``run``: a function, or a coroutine function that is awaited.
 
     If a model or the retriever fails, this function warns and returns None. Configuration errors and input
     errors are raised.

@@ -83,9 +83,10 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     summary, so that a filter or an access list treats the summary like these chunks. (Metadata that
     LlamaIndex's own parsers and extractors add to chunks do not form groups.) A summary node has the metadata
     that its chunks share, but LLMs and embedding models do not see these metadata. The node's id is a UUID
-    made from the document's id. The node's relationships name the document, and the chunks with their hashes.
-    If a document has no prose, its node has the document's first words and the metadata key ``no_summary``;
-    if this node is nearest to a question, the L-RAG engine searches.
+    made from the document's id and, if there are several groups, from the shared metadata. The node's
+    relationships name the document, and the chunks with their hashes. If a document has no prose, its node
+    has the document's first words and the metadata key ``no_summary``; if this node is nearest to a question,
+    the L-RAG engine searches.
 
     Args:
         source: Documents, nodes, or an index with the nodes in its docstore.

@@ -119,7 +119,7 @@ def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float
 
 
 def gates(run: Run, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence for each method that could not use its default gate or metric with this model."""
+    """Return a sentence for each method that could not use its default gate or metric with its model."""
     sentences = []
     for system in run.comparable:
         answers = [row.answer for row in run.answered(system).values() if row.answer]

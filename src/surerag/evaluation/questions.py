@@ -112,7 +112,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
     A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). The
-    header of a table is the first row that names a column of questions, and one of the first ten rows.
+    header of a table is the first row that names a column of questions; ten rows are searched for the header.
     Rows above the header are skipped. Of an Excel workbook, only the first sheet that has a header is read.
     The case of column names is ignored, unless two columns differ only in case. A cell may contain several
     answers, as a JSON list or separated by line breaks, ``|`` or ``;``.

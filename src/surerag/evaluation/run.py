@@ -318,7 +318,7 @@ class Run:
 
     @property
     def measures(self) -> list[str]:
-        """Names of the run's metrics, if questions have references, and then of the systems' own scores."""
+        """Names of the metrics (if questions have references), followed by the systems' own scores."""
         with_references = any(row.question.references for row in self.rows)
         return [*(self.metrics if with_references else ()), *self.scores]
 

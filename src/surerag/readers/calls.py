@@ -82,7 +82,7 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
     """Run a blocking function in a thread and await its result.
 
-    If the caller is cancelled, ``raise_if_cancelled`` stops the function.
+    If the caller is cancelled, the function ends at its next call of ``raise_if_cancelled``.
     """
     cancelled = threading.Event()
 

@@ -264,7 +264,7 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def answers_repeat(reader: BaseReader, trial: Trial) -> None:
-    """A repeated request has the same answers at temperature 0 and, if ``seeded`` is True, at 1."""
+    """A repeated request has the same answers at temperature 0, and for seeded readers also at 1."""
     for sampling in trial.repeatable:
         first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
         for one, other in zip(_flat(first), _flat(again), strict=True):

@@ -367,8 +367,8 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
     """Yield the secrets in ``value``, which is a client's setting or a mapping of settings.
 
     Secrets are texts of the type ``SecretStr``, texts whose setting has the name of a secret (see
-    :func:`is_secret_name`), and the users, passwords and query values of URLs. ``name`` is the name of the
-    setting ``value``.
+    :func:`is_secret_name`), and the users, passwords and query values of URLs, as written and decoded. The
+    word before a key, such as ``Bearer``, is left out. ``name`` is the name of the setting ``value``.
 
     Example:
         >>> settings = {"headers": {"Authorization": "Bearer abc"}, "base_url": "http://ada:p%40ss@host/v1"}

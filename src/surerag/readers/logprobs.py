@@ -366,7 +366,7 @@ def _end_of_match(
 
 
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
-    """Return where a part of a token may end in ``target`` if it begins at ``place``; None is unknown."""
+    """Return where ``part``, a part of a token or None if unknown, may end if it begins at ``place``."""
     if part is None:
         # The server's text does not show this part. The part may be up to three bytes of a character beyond
         # ASCII, or a special token, which has no bytes in the answer.

@@ -41,8 +41,8 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
 
     Each chunk of the context is rephrased in turn. A reader that understands the context gives the same
     answer each time. The score is the semantic entropy of these answers: the higher the score, the
-    less the reader understands. With ``label_chunks``, each chunk
-    whose rephrasing changes the answer is labelled as necessary or unnecessary for the answer.
+    less the reader understands. With ``label_chunks``, the reader also answers without each chunk whose
+    rephrasing changes the answer, so that the chunk can be labelled as necessary or unnecessary.
 
     Example:
         >>> from surerag import FakeReader, Passage

@@ -197,7 +197,7 @@ class EntropyGate(_BoundedGate):
             the threshold: ``"lower"``, ``"middle"`` or ``"upper"``.
         threshold: Entropy in nats, above which L-RAG searches.
         n_tokens: Number of tokens of the first answer (n of Eq. 3).
-        n_samples: Leave it at 0, because the score needs a greedy answer.
+        n_samples: Number of sampled answers; leave it at 0, because the score needs a greedy answer.
     """
 
     name: ClassVar[str] = "entropy"
@@ -267,7 +267,7 @@ class MarginGate(_BoundedGate):
             1 − p₁), ``"middle"`` or ``"upper"``.
         threshold: Mean of 1 − margin, in [0, 1], above which L-RAG searches.
         n_tokens: Number of tokens of the first answer over which the mean is taken.
-        n_samples: Leave it at 0, because the score needs a greedy answer.
+        n_samples: Number of sampled answers; leave it at 0, because the score needs a greedy answer.
     """
 
     name: ClassVar[str] = "margin"

@@ -57,8 +57,8 @@ class OpenAIReader(ClientReader):
         top_logprobs: Number of likeliest tokens that the server lists for each token of the answer; with 0
             there are no entropies. The default is the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off; if the model thinks nevertheless, the reader raises an error.
-            True adds tokens for thoughts to every request. ``"unmarked"`` adds them for a model whose output
-            begins inside the thoughts, and contains only the closing mark.
+            True raises the maximum length in every request, to leave room for thoughts. ``"unmarked"`` does
+            the same for a model whose output begins inside the thoughts, and contains only the closing mark.
         max_tokens: Maximum length of an answer [tokens] if a method sets none.
         max_concurrency: Maximum number of concurrent requests.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
