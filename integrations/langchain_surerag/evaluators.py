@@ -80,10 +80,17 @@ class ExampleEvaluator(Part):
         """
         return run_blocking(self._feedback(BLOCKING, run, example, inputs, outputs, reference_outputs))
 
-    async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
+    async def acall(
+        self,
+        run: Any = None,
+        example: Any = None,
+        *,
+        inputs: Json | None = None,
+        outputs: Json | None = None,
+        reference_outputs: Json | None = None,
+    ) -> dict[str, Any]:
         """Measure an example, with the arguments of :meth:`__call__`, without blocking the event loop."""
-        names = ("inputs", "outputs", "reference_outputs")
-        return await self._feedback(AWAITING, run, example, *map(mappings.get, names))
+        return await self._feedback(AWAITING, run, example, inputs, outputs, reference_outputs)
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
