@@ -85,7 +85,7 @@ FRAMEWORKS_OWN: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (llama_index.MethodEvaluationResult, {}),
     (llama_index.MethodEvent, {"name": "n", "data": {}}),
 ]
-"""Classes whose framework takes more arguments than ours, and would ignore the names that it does not know."""
+"""Classes whose framework takes more arguments than ours, and would ignore the names it does not know."""
 WRONG: list[Any] = [3, 2.5, "x", [3], {"a": 3}, object(), None]
 SWITCHES = {"streaming", "logprobs", "thinking", "replace", "add_start_index", "progress"}
 NOT_CHECKED = {*SWITCHES, "callback_manager", "rephrasings"}

@@ -39,7 +39,7 @@ class ChatReader(CheckedFields, BaseChatModel):
     ``seed`` and ``stop``, for this call only.
 
     Raises:
-        ConfigurationError: If ``reader`` is not a reader, an argument is unknown, or a value is out of bounds.
+        ConfigurationError: If ``reader`` is not a reader, a name is unknown, or a value is out of bounds.
 
     Example:
         >>> from surerag import FakeReader
