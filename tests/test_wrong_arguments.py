@@ -207,7 +207,7 @@ def test_a_reader_judges_wherever_an_entailer_does(part: Callable[..., Any]) -> 
 @pytest.mark.parametrize("part", [langchain.DenseRefiner, langchain.ClusterCompressor])
 def test_an_entailer_in_the_place_of_embeddings_is_named(part: Callable[..., Any]) -> None:
     with pytest.raises(
-        ConfigurationError, match="embeddings must be an embedding model, got a ExactEntailer"
+        ConfigurationError, match="embeddings must be an embedding model, got an ExactEntailer"
     ):
         part(READER, ExactEntailer())
 

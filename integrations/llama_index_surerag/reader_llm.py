@@ -24,7 +24,7 @@ from pydantic import Field
 from llama_index_surerag.prompts import from_chat_messages
 from surerag.messages import Chunk, Generation, Prompt, SamplingParams
 from surerag.options import CheckedFields, check_known
-from surerag.readers import Reader
+from surerag.readers import Reader, as_reader
 
 R = TypeVar("R", ChatResponse, CompletionResponse)
 
@@ -43,7 +43,7 @@ class ReaderLLM(CheckedFields, LLM):
     A call takes ``temperature``, ``max_tokens`` and ``stop``, for this call only.
 
     Raises:
-        ConfigurationError: If an argument is unknown, or a value is out of bounds.
+        ConfigurationError: If ``reader`` is not a reader, a name is unknown, or a value is out of bounds.
     """
 
     reader: Reader = Field(exclude=True)
@@ -51,7 +51,7 @@ class ReaderLLM(CheckedFields, LLM):
     max_tokens: int | None = Field(None, ge=1)
 
     def __init__(self, reader: Reader, **settings: Any) -> None:
-        super().__init__(reader=reader, **settings)
+        super().__init__(reader=as_reader(reader), **settings)
 
     @classmethod
     def class_name(cls) -> str:

@@ -31,7 +31,15 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from surerag.certainty import NO_WORDS, Certainty, without_address
-from surerag.errors import ConfigurationError, InputError, check_items, check_kind, extra, writing
+from surerag.errors import (
+    ConfigurationError,
+    InputError,
+    check_items,
+    check_kind,
+    extra,
+    with_article,
+    writing,
+)
 from surerag.measures import auroc
 from surerag.measures.certainty import indication_text
 from surerag.measures.statistics import (
@@ -219,7 +227,8 @@ class _Policy:
             return policy
         except ValueError as error:
             raise InputError(
-                f"this is not a {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
+                f"this is not {with_article(cls.__name__)}: {error}",
+                hint=f"load a file that {cls.__name__}.save() wrote",
             ) from error
 
     def save(self, path: str | Path) -> None:
@@ -1047,6 +1056,23 @@ def _first_size(max_risk: float, level: float) -> int:
     while _binomial_cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
         first += 1
     return first
+
+
+def check_policy(policy: object) -> None:
+    """Raise ConfigurationError unless ``policy`` is an ``AbstentionPolicy`` or None."""
+    match policy:
+        case str() | Path():
+            hint = f'load the policy first: AbstentionPolicy.load("{policy}")'
+        case Mapping():
+            hint = "make a policy of these values first: AbstentionPolicy.from_dict(values)"
+        case _:
+            hint = "pass the result of surerag.calibrate_abstention, or of AbstentionPolicy.load"
+    check_kind(AbstentionPolicy | None, "an AbstentionPolicy or None", hint=hint, policy=policy)
+
+
+def order_hint(first: str, argument: object) -> str:
+    """Return a hint for an argument that should be ``first``; empty unless the argument is a policy."""
+    return f"pass first the {first}, and then the policy" if isinstance(argument, AbstentionPolicy) else ""
 
 
 def _possible_risk(
