@@ -401,10 +401,40 @@ def test_nothing_is_answered_where_uncertainty_does_not_inform() -> None:
     assert policy.select("Velm", -9.0).abstained
 
 
+@pytest.mark.parametrize("groups", [1000, 20])
+def test_an_impossible_guarantee_is_warned_of_with_what_would_help(groups: int) -> None:
+    rows = [CalibrationRow(i / 100, float(i < 60), group=str(i % groups)) for i in range(100)]
+    with pytest.warns(CalibrationWarning) as caught:
+        policy = calibrate_abstention(rows, max_risk=0.01)
+    assert [str(one.message) for one in caught] == [policy.guarantee] and caught[0].filename == __file__
+    risk, needed = policy.possible_risk, policy.needed
+    assert risk is not None and needed is not None and needed > 400
+    assert f"possible max_risk is {risk:g}. For max_risk=0.01, at least about {needed:,} " in policy.guarantee
+    assert calibrate_abstention(rows, max_risk=risk).threshold > -math.inf
+    assert calibrate_abstention(rows, max_risk=risk - 0.01).threshold == -math.inf
+    spread = [CalibrationRow(i / needed, float(i < 0.6 * needed), group=str(i)) for i in range(needed)]
+    assert groups < 1000 or calibrate_abstention(spread, max_risk=0.01).threshold > -math.inf
+    hopeless = calibrate_abstention([replace(row, uncertainty=0.5) for row in rows], max_risk=0.3)
+    assert hopeless.needed is None and "questions would not help: even the surest" in hopeless.guarantee
+    assert calibration.AbstentionPolicy.from_dict(policy.to_dict()) == policy
+
+
+def test_about_half_of_the_samples_with_the_needed_number_of_questions_allow_a_guarantee() -> None:
+    rng, allowed = np.random.default_rng(9), []
+    while len(allowed) < 60:
+        policy = calibrate_abstention(answers(rng, 100), max_risk=0.1)
+        if policy.needed is not None:
+            again = calibrate_abstention(answers(rng, policy.needed), max_risk=0.1)
+            allowed.append(again.threshold > -math.inf)
+    assert 0.25 < np.mean(allowed) < 0.75
+
+
 def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
     with pytest.warns(CalibrationWarning, match="all answers to 200 questions are right, so the sample"):
         policy = calibrate_abstention([CalibrationRow(i, 1) for i in range(200)], max_risk=0.1)
     assert policy.coverage == 1.0 and "100 % are answered" in policy.guarantee
+    assert policy.threshold == math.inf and policy.to_dict()["threshold"] == "Infinity"
+    assert policy.select("Velm", math.inf).abstained, "it has no words"
     assert not policy.select("Velm", 3.0).abstained
     for answer, uncertainty in (("  ", 3.0), ("Velm", None), ("i do not know", 3.0)):
         assert policy.select(answer, uncertainty, "I do not know.").abstained
@@ -422,6 +452,20 @@ def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
         calibrate_abstention([], max_risk=0.1)
     with pytest.raises(InputError, match="all 30 uncertainties are infinite"):
         calibrate_abstention([CalibrationRow(math.inf, i % 2) for i in range(30)], max_risk=0.1)
+
+
+@pytest.mark.parametrize("kind", [calibration.AbstentionPolicy, calibration.ThresholdPolicy])
+@pytest.mark.parametrize("content", ["question,answer\nWhere?,Velm\n", "", "{"])
+def test_a_file_that_is_no_policy_is_named_with_how_to_make_one(
+    kind: Any, content: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "questions.csv"
+    path.write_text(content)
+    made = r"calibrate_\w+\(rows.*\)\.save\(path\)"
+    with pytest.raises(
+        InputError, match=rf"questions\.csv is not a policy file: .*Make the file with {made}"
+    ):
+        kind.load(path)
 
 
 def test_a_policy_whose_threshold_is_no_number_is_refused() -> None:

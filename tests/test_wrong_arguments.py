@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import ConfigurableField, RunnableLambda
 from langchain_openai import ChatOpenAI
 from llama_index.core.settings import Settings
 
@@ -76,7 +77,15 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (langchain.with_certainty, {"llm": ChatOpenAI(model="toy", api_key="k")}),  # type: ignore[arg-type]
     (llama_index.AbstainingQueryEngine, {"engine": NODES.as_query_engine(llm=Own()), "policy": POLICY}),
     (langchain.create_lazy_retrieval_tool, {"chain": SEARCH, "name": "n", "description": "d"}),
+    (llama_index.DocumentSummarizer, {}),
 ]
+FRAMEWORKS_OWN: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (langchain.ChatReader, {"reader": READER}),
+    (llama_index.ReaderLLM, {"reader": READER}),
+    (llama_index.MethodEvaluationResult, {}),
+    (llama_index.MethodEvent, {"name": "n", "data": {}}),
+]
+"""Classes whose framework takes more arguments than ours, and would ignore the names it does not know."""
 WRONG: list[Any] = [3, 2.5, "x", [3], {"a": 3}, object(), None]
 SWITCHES = {"streaming", "logprobs", "thinking", "replace", "add_start_index", "progress"}
 NOT_CHECKED = {*SWITCHES, "callback_manager", "rephrasings"}
@@ -111,6 +120,53 @@ def test_an_argument_of_the_wrong_kind_is_an_error_of_ours(
             except SureragError:
                 refused += 1
         assert refused, f"{name} can be anything"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "arguments"), [*PARTS, *FRAMEWORKS_OWN], ids=_name)
+def test_a_misspelt_name_is_refused(make: Callable[..., Any], arguments: dict[str, Any]) -> None:
+    make(**arguments)
+    with pytest.raises((ConfigurationError, TypeError), match="max_token'"):
+        make(**arguments, max_token=64)
+
+
+MODELS: list[Callable[..., Any]] = [langchain.ChatReader, llama_index.ReaderLLM]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_models_name_the_option_that_was_meant(model: Callable[..., Any]) -> None:
+    for name, value in {"max_token": 64, "max_tokens": -1}.items():
+        with pytest.raises(ConfigurationError, match="max_tokens"):
+            model(READER, **{name: value})
+
+
+def test_models_are_still_copied_configured_and_written() -> None:
+    chat = langchain.ChatReader(surerag.FakeReader(default="Velm"), max_tokens=9)
+    assert chat.model_copy(update={"temperature": 0.5}).max_tokens == 9
+    configurable = chat.configurable_fields(max_tokens=ConfigurableField(id="n"))
+    assert configurable.with_config(configurable={"n": 3}).invoke("Where?").text == "Velm"
+    written = llama_index.ReaderLLM(READER, max_tokens=9).to_dict()
+    assert llama_index.ReaderLLM.from_dict(written, reader=READER).max_tokens == 9
+
+
+@pytest.mark.parametrize(
+    ("model", "call"),
+    [
+        *product(MODELS[:1], ("invoke", "ainvoke", "stream", "astream")),
+        *product(MODELS[1:], ("complete", "acomplete", "stream_complete", "astream_complete")),
+    ],
+)
+async def test_a_misspelt_name_in_a_call_is_refused(model: Callable[..., Any], call: str) -> None:
+    async def ask(**settings: Any) -> Any:
+        answer = getattr(model(surerag.FakeReader(default="Velm")), call)("Where?", **settings)
+        answer = await answer if inspect.isawaitable(answer) else answer
+        if hasattr(answer, "__aiter__"):
+            return [piece async for piece in answer]
+        return list(answer) if isinstance(answer, Iterator) else answer
+
+    assert await ask(max_tokens=3)
+    with pytest.raises(ConfigurationError, match=r"no option 'max_token'\. Did you mean max_tokens\?"):
+        await ask(max_token=3)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +207,7 @@ def test_a_reader_judges_wherever_an_entailer_does(part: Callable[..., Any]) -> 
 @pytest.mark.parametrize("part", [langchain.DenseRefiner, langchain.ClusterCompressor])
 def test_an_entailer_in_the_place_of_embeddings_is_named(part: Callable[..., Any]) -> None:
     with pytest.raises(
-        ConfigurationError, match="embeddings must be an embedding model, got a ExactEntailer"
+        ConfigurationError, match="embeddings must be an embedding model, got an ExactEntailer"
     ):
         part(READER, ExactEntailer())
 

@@ -38,12 +38,19 @@ from langchain_surerag.models import reader_of
 from langchain_surerag.runs import has_run, run_program, without_streaming
 from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunTree, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
-from surerag.calibration import CalibrationWarning
+from surerag.calibration import CalibrationWarning, SelectedAnswer, check_policy, order_hint
 from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import maybe_await, run_blocking
-from surerag.errors import CapabilityError, ConfigurationError, InputError, check_at_least, check_kind
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    InputError,
+    check_at_least,
+    check_kind,
+    kind_of,
+)
 from surerag.messages import Message
-from surerag.readers import AWAITING, BLOCKING, Blocking
+from surerag.readers import AWAITING, BLOCKING, Blocking, Reader
 from surerag.text import ABSTENTION, check_abstention
 
 logger = logging.getLogger("surerag")
@@ -122,9 +129,16 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
         ):
             return _listing_leaf(model, top_logprobs, handler)
     raise ConfigurationError(
-        f"expected a chat model or an LLM, got {type(model).__name__}",
-        hint="pass the model itself, before it becomes part of a chain",
+        f"expected a chat model or an LLM of LangChain, got {kind_of(model)}", hint=_model_hint(model)
     )
+
+
+def _model_hint(model: Any) -> str:
+    if isinstance(model, Reader):
+        return "make a chat model of the reader: with_certainty(ChatReader(reader))"
+    if any(kind.__module__.startswith("llama_index") for kind in type(model).__mro__):
+        return "call llama_index_surerag.with_certainty for an LLM of LlamaIndex"
+    return order_hint("model", model) or "pass the model itself, before it becomes part of a chain"
 
 
 def _listing_each(models: Iterator[Any], top_logprobs: int, handler: CertaintyHandler) -> list[Any]:
@@ -209,7 +223,7 @@ class CertaintyHandler(Watcher):
         langsmith_client: Any = None,
     ) -> None:
         super().__init__(measure)
-        _check_policy(policy)
+        check_policy(policy)
         _check_client(langsmith_client)
         if on_answer is not None:
             check_kind(Callable, "a function of a run's id and its certainty", on_answer=on_answer)  # type: ignore[arg-type]  # isinstance takes it
@@ -306,8 +320,8 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         second_opinion: SecondOpinion | None = None,
         langsmith_client: Any = None,
     ) -> None:
-        check_kind(Runnable, "a chain, graph or agent", chain=chain)
-        _check_policy(policy)
+        check_kind(Runnable, "a chain, graph or agent", hint=order_hint("chain", chain), chain=chain)
+        check_policy(policy)
         _check_client(langsmith_client)
         check_measure(measure)
         if second_opinion is not None:
@@ -482,7 +496,8 @@ class SelectiveAnswer(CertaintyChain):
     Args:
         chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
         policy: The result of :func:`surerag.calibrate_abstention`. For every answer we check that the model,
-            its settings and the template of its prompt are the same as in the calibration.
+            its settings and the template of its prompt are the same as in the calibration. If None, every
+            answer is returned with its certainty, for example to collect answers for a calibration.
         abstention: Text in place of a withheld answer, or a function from the input to this text.
         second_opinion: See :class:`CertaintyChain`.
         langsmith_client: See :class:`CertaintyChain`.
@@ -504,20 +519,18 @@ class SelectiveAnswer(CertaintyChain):
     def __init__(
         self,
         chain: Runnable[Any, Any],
-        policy: AbstentionPolicy,
+        policy: AbstentionPolicy | None,
         *,
         abstention: Abstention = ABSTENTION,
         second_opinion: SecondOpinion | None = None,
         langsmith_client: Any = None,
     ) -> None:
-        check_kind(AbstentionPolicy, "a result of surerag.calibrate_abstention", policy=policy)
         if not callable(abstention):
             check_kind(str, "a text or a function", abstention=abstention)
             check_abstention(abstention)
         super().__init__(chain, policy, second_opinion=second_opinion, langsmith_client=langsmith_client)
-        if policy.threshold == -math.inf:
+        if policy is not None and policy.threshold == -math.inf:
             warnings.warn(f"no answer will be shown: {policy.guarantee}", CalibrationWarning, stacklevel=2)
-        self._selects = policy
         self._abstention = abstention
         self._check_parts()
 
@@ -532,8 +545,9 @@ class SelectiveAnswer(CertaintyChain):
         yield await self.ainvoke(input, config, **kwargs)
 
     def _check_parts(self) -> None:
-        for part in _parts_in(self._chain):
-            self._selects.check(part.core)
+        if self._policy is not None:
+            for part in _parts_in(self._chain):
+                self._policy.check(part.core)
 
     def _complain(self, certainty: Certainty) -> None:
         raise ConfigurationError(certainty.reason, hint=HOW_TO_GET_CERTAINTY)
@@ -544,18 +558,20 @@ class SelectiveAnswer(CertaintyChain):
         config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
-        if certainty.uncertainty is None:
+        if certainty.uncertainty is None and self._policy is not None:
             logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
         shaped, recorded = _as_mapping(output), watcher.tree.shown_answer(output)
         answer = shaped.get("answer")
         text = answer if isinstance(answer, str) else None if recorded is None else recorded.text
         if text is None:
             raise InputError(
-                f"expected an answer as text, found a {type(answer).__name__}, and no model answered",
+                f"expected an answer as text, found {kind_of(answer)}, and no model answered",
                 hint='end the chain with a model, or return the text of the answer under the key "answer"',
             )
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
-        selected = self._selects.select(text, certainty, abstention)
+        selected = SelectedAnswer(text, abstained=False, probability=None)
+        if self._policy is not None:
+            selected = self._policy.select(text, certainty, abstention)
         if selected.abstained:
             withheld = {text.strip(), text.strip() if recorded is None else recorded.text.strip()}
             is_text = isinstance(answer, str)
@@ -570,7 +586,9 @@ def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str
             case str():
                 return abstention if value.strip() in withheld else value
             case AIMessage() if str(value.text).strip() in withheld and not value.tool_calls:
-                return AIMessage(abstention, id=value.id, name=value.name)
+                metadata = value.response_metadata
+                kept = {METADATA_KEY: metadata[METADATA_KEY]} if METADATA_KEY in metadata else {}
+                return AIMessage(abstention, id=value.id, name=value.name, response_metadata=kept)
             case Mapping():
                 return {name: replaced(one) for name, one in value.items()}
             case list() | tuple():
@@ -586,11 +604,6 @@ def _parts_in(chain: object) -> Iterator[Part]:
     inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
     for one in inner:
         yield from _parts_in(one)
-
-
-def _check_policy(policy: object) -> None:
-    if policy is not None:
-        check_kind(AbstentionPolicy, "a result of surerag.calibrate_abstention", policy=policy)
 
 
 def _check_client(client: object) -> None:

@@ -18,11 +18,11 @@ from surerag import SamplingParams, Services, certainty_of
 from surerag.drivers import arun, astream, run, stream
 from surerag.effects import Generate, Program, perform
 from surerag.messages import Generation, Message
+from surerag.options import CheckedFields, check_known
 from surerag.readers import as_reader
-from surerag.signatures import PlainHelp
 
 
-class ChatReader(BaseChatModel, metaclass=PlainHelp):
+class ChatReader(CheckedFields, BaseChatModel):
     """A LangChain chat model that answers with a reader of surerag, such as a local Hugging Face model.
 
     Concurrent requests are generated in one batch. The message of each answer has the certainty of the
@@ -35,10 +35,11 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
         max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
         seed: Seed of the random numbers; with the same seed, samples are the same.
 
-    Other arguments are those of LangChain's ``BaseChatModel``.
+    Other arguments are those of LangChain's ``BaseChatModel``. A call takes ``temperature``, ``max_tokens``,
+    ``seed`` and ``stop``, for this call only.
 
     Raises:
-        ConfigurationError: If ``reader`` is not a reader.
+        ConfigurationError: If ``reader`` is not a reader, a name is unknown, or a value is out of bounds.
 
     Example:
         >>> from surerag import FakeReader
@@ -122,7 +123,9 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
             "max_tokens": self.max_tokens,
             "seed": self.seed,
         }
-        chosen |= {name: settings[name] for name in chosen if name in settings}
+        settings = {name: value for name, value in settings.items() if name != "stream"}  # is LangChain's
+        check_known("a call of ChatReader", settings, {*chosen, "stop"})
+        chosen |= settings
         chosen["max_tokens"] = chosen["max_tokens"] or self.reader.max_tokens
         sampling = SamplingParams(stop=tuple(stop or ()), trace="optional_entropy", **chosen)
         turns = tuple(Message(role_of(one.type), str(one.text)) for one in messages)

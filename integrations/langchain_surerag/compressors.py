@@ -24,7 +24,7 @@ from surerag import DenseRefiner as CoreRefiner
 from surerag import DenseRefinerOptions, DenseRefinerResult, EDC2Options, EDC2Result, SemanticChunker
 from surerag.drivers import run_blocking
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError, MissingServiceError
+from surerag.errors import ConfigurationError, InputError, MissingServiceError, kind_of
 from surerag.messages import Event
 from surerag.readers import AWAITING, BLOCKING, Blocking
 
@@ -186,7 +186,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             self.parents is None or isinstance(self.parents, BaseStore | Runnable) or callable(self.parents)
         ):
             raise ConfigurationError(
-                f"expected a retriever, store or function as parents, got a {type(self.parents).__name__}",
+                f"expected a retriever, store or function as parents, got {kind_of(self.parents)}",
                 hint="pass a ParentDocumentRetriever, its docstore, or a function from chunks to documents",
             )
         return CoreRefiner(
@@ -213,9 +213,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             runnable = coerce_to_runnable(self.parents)
             parents = await calls.call(runnable, "invoke", list(documents), config)
         if not isinstance(parents, list | tuple):
-            kind = type(parents).__name__
             raise ConfigurationError(
-                f"parents must return a list of documents, but returned a {kind}",
+                f"parents must return a list of documents, but returned {kind_of(parents)}",
                 hint="pass a function that returns the original documents of the chunks",
             )
         parents = passages_of(parent for parent in parents if parent is not None)

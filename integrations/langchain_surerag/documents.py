@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from surerag import SENTENCES_KEY, SOURCES_KEY, Passage
-from surerag.errors import ServiceError
+from surerag.errors import ServiceError, kind_of
 
 _HINT = "pass LangChain documents; a retriever or a runnable must return a list of LangChain documents"
 
@@ -35,14 +35,14 @@ class Decision(dict[str, Any]):
 def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
     """Convert documents to passages; each passage keeps its document as ``origin``."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
-        raise ServiceError(f"expected a list of documents, got a {type(documents).__name__}", hint=_HINT)
+        raise ServiceError(f"expected a list of documents, got {kind_of(documents)}", hint=_HINT)
     return [passage_of(document) for document in documents]
 
 
 def passage_of(document: Document) -> Passage:
     """Convert a document to a passage, which keeps the document as ``origin``."""
     if not isinstance(document, Document):
-        raise ServiceError(f"expected documents, got a {type(document).__name__}", hint=_HINT)
+        raise ServiceError(f"expected documents, got {kind_of(document)}", hint=_HINT)
     return Passage(
         document.page_content,
         id=document.id or "",

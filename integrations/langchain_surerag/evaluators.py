@@ -19,7 +19,7 @@ from langchain_surerag.runs import listener_of, run_program
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import run_blocking
-from surerag.errors import MISCONFIGURED, InputError, SureragError
+from surerag.errors import MISCONFIGURED, InputError, SureragError, kind_of
 from surerag.messages import Event
 from surerag.readers import AWAITING, BLOCKING, Blocking, described
 
@@ -80,10 +80,17 @@ class ExampleEvaluator(Part):
         """
         return run_blocking(self._feedback(BLOCKING, run, example, inputs, outputs, reference_outputs))
 
-    async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
+    async def acall(
+        self,
+        run: Any = None,
+        example: Any = None,
+        *,
+        inputs: Json | None = None,
+        outputs: Json | None = None,
+        reference_outputs: Json | None = None,
+    ) -> dict[str, Any]:
         """Measure an example, with the arguments of :meth:`__call__`, without blocking the event loop."""
-        names = ("inputs", "outputs", "reference_outputs")
-        return await self._feedback(AWAITING, run, example, *map(mappings.get, names))
+        return await self._feedback(AWAITING, run, example, inputs, outputs, reference_outputs)
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
@@ -245,7 +252,7 @@ def _value(key: str | None, usual: Iterable[str], values: Json) -> Any:
 
 
 def _missing(what: str, setting: str, value: Any, values: Json) -> InputError:
-    found = f"the keys {sorted(map(str, values))}" if value is None else f"a {type(value).__name__}"
+    found = f"the keys {sorted(map(str, values))}" if value is None else f"{kind_of(value)}"
     return InputError(f"expected a {what}, found {found}", hint=f"pass the key of the {what}: {setting}=…")
 
 
@@ -258,7 +265,7 @@ def _passage(item: Any) -> Passage:
     text = _value(None, _TEXTS, fields)
     if not isinstance(text, str):
         raise InputError(
-            f"a {type(item).__name__} among the documents has no text",
+            f"{kind_of(item)} among the documents has no text",
             hint=f"pass documents, texts, or mappings with one of {list(_TEXTS)}",
         )
     return Passage(text, id=str(fields.get("id") or ""))

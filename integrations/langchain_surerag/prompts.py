@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 
 from langchain_surerag.inputs import role_of
 from surerag import PromptTemplate
-from surerag.errors import PromptError
+from surerag.errors import PromptError, kind_of
 from surerag.framing import PromptText, as_data
 from surerag.messages import Message, Prompt, Template
 
@@ -78,7 +78,7 @@ def prompt_of(name: str, value: Any) -> str | Template:
             ) from error
         return prompt_of(name, chat)
     raise PromptError(
-        f"the prompt {name!r} is a {type(value).__name__}",
+        f"the prompt {name!r} is {kind_of(value)}",
         hint="pass a text, a PromptTemplate or a ChatPromptTemplate of texts",
     )
 
@@ -96,7 +96,7 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
     template = getattr(value, "prompt", None)
     if not isinstance(template, LangChainPrompt):
         raise PromptError(
-            f"a chat prompt contains a {type(value).__name__}",
+            f"a chat prompt contains {kind_of(value)}",
             hint="use system, human and ai messages of text; pass a conversation with the input, under "
             '"chat_history"',
         )

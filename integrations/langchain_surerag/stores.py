@@ -21,7 +21,7 @@ from langchain_surerag.retrieval import encoder_of
 from surerag import Passage
 from surerag.documents import Document as PlainDocument
 from surerag.drivers import run_blocking
-from surerag.errors import ConfigurationError, InputError, check_kind
+from surerag.errors import ConfigurationError, InputError, check_kind, kind_of
 from surerag.messages import NO_SUMMARY
 from surerag.readers import AWAITING, BLOCKING, Blocking, Reader, in_thread
 from surerag.retrieval import PassageIndex, summarizer_of, with_summaries
@@ -238,7 +238,7 @@ class SummaryStore(VectorStore):
         """Return summaries by the ids of their documents."""
         summaries = run_blocking(self._stored_summaries(ids, BLOCKING))
         if summaries is None:
-            raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
+            raise NotImplementedError(f"{kind_of(self.inner)} has no get_by_ids")
         return [*map(summary_to_show, summaries.values())]
 
     def similarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:

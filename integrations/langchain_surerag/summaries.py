@@ -37,7 +37,7 @@ from langchain_surerag.visibility import (
 )
 from surerag import Passage
 from surerag.drivers import run_blocking
-from surerag.errors import ConfigurationError, InputError, check_kind
+from surerag.errors import ConfigurationError, InputError, check_kind, kind_of
 from surerag.messages import NO_SUMMARY
 from surerag.readers import AWAITING, BLOCKING, Blocking
 from surerag.retrieval import PassageIndex, StaleSummariesWarning
@@ -321,7 +321,7 @@ def _filter_of(visibility: Visibility, store: VectorStore) -> Any:
         return visibility.filter
     if condition is None:
         raise _refusal(
-            f"a {type(store).__name__} cannot apply the filter of the retriever's store",
+            f"{kind_of(store)} cannot apply the filter of the retriever's store",
             "keep the summaries in a vector store of the same class as the passages",
         )
     return lambda one: apply_filter(condition, metadata_to_show(one.metadata if takes_document else one))[0]

@@ -15,6 +15,8 @@ from typing import Any
 from langchain_core.documents import Document
 from pydantic import BaseModel
 
+from surerag.errors import kind_of, with_article
+
 Condition = Callable[[Any], Any]
 """A filter, as a function of a document's metadata."""
 
@@ -144,14 +146,14 @@ def visibility_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> 
     read, known = _RETRIEVERS.get(path_of(retriever), (None, ""))
     visibility: Visibility
     if read is None:
-        raise UnknownVisibilityError(f"a {name} may hide documents")
+        raise UnknownVisibilityError(f"{with_article(name)} may hide documents")
     if unknown := _unknown_settings(retriever, {*known.split(), "name", "tags", "metadata"}):
-        raise UnknownVisibilityError(f"a {name} with {', '.join(unknown)} may hide documents")
+        raise UnknownVisibilityError(f"{with_article(name)} with {', '.join(unknown)} may hide documents")
     if read in _WITH_KEYWORDS:
         visibility = read(retriever, keywords)
     elif keywords:
         raise UnknownVisibilityError(
-            f"a {name} with the bound argument {', '.join(keywords)} may hide documents"
+            f"{with_article(name)} with the bound argument {', '.join(keywords)} may hide documents"
         )
     else:
         visibility = read(retriever)
@@ -337,7 +339,7 @@ def _check_compressor(compressor: Any) -> None:
     known = _COMPRESSORS.get(path_of(compressor))
     if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
         by = "" if known is None else f" with {', '.join(unknown)}"
-        raise UnknownVisibilityError(f"a {type(compressor).__name__}{by} may hide documents")
+        raise UnknownVisibilityError(f"{kind_of(compressor)}{by} may hide documents")
     for one in getattr(compressor, "transformers", ()):
         _check_compressor(one)
 

@@ -50,7 +50,7 @@ from llama_index_surerag.prompts import NestedPrompts, from_chat_messages
 from llama_index_surerag.reader_llm import ReaderLLM
 from llama_index_surerag.services import manager_of
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
-from surerag.calibration import CalibrationWarning, SelectedAnswer
+from surerag.calibration import CalibrationWarning, SelectedAnswer, check_policy, order_hint
 from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
 from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
@@ -103,13 +103,13 @@ def with_certainty(
             bounds.
     """
     check_kind(int, "a whole number", top_logprobs=top_logprobs)
-    check_kind(AbstentionPolicy | None, "a result of surerag.calibrate_abstention", policy=policy)
+    check_policy(policy)
     check_measure(measure)
     if not 0 <= top_logprobs <= 20:
         raise ConfigurationError(f"top_logprobs must be in 0 to 20, got {top_logprobs}")
     llm = Settings.llm if llm is None else llm
     llm = ReaderLLM(reader=llm) if isinstance(llm, Reader) else llm
-    check_kind(LLM, "an LLM of LlamaIndex, or a reader of surerag", llm=llm)
+    check_kind(LLM, "an LLM of LlamaIndex, or a reader of surerag", hint=_llm_hint(llm), llm=llm)
     name, family = type(llm).__name__, family_of(llm)
     if isinstance(llm, StructuredLLM):
         raise ConfigurationError(
@@ -128,6 +128,14 @@ def with_certainty(
         raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_SECOND_OPINION_HINT}")
     observe(llm, Wishes(policy, measure))
     return llm
+
+
+def _llm_hint(llm: Any) -> str:
+    if isinstance(getattr(llm, "reader", None), Reader):
+        return "pass the reader itself: with_certainty(reader)"
+    if any(kind.__module__.startswith("langchain") for kind in type(llm).__mro__):
+        return "call langchain_surerag.with_certainty for a model of LangChain"
+    return order_hint("LLM", llm)
 
 
 def _lists_logprobs(gemini: LLM) -> bool:
@@ -168,7 +176,7 @@ class _Selecting(Shareable):
     def _set_up(
         self, engine: Any, policy: AbstentionPolicy | None, abstention: str, opinion: SecondOpinion | None
     ) -> None:
-        check_kind(AbstentionPolicy | None, "a result of surerag.calibrate_abstention", policy=policy)
+        check_policy(policy)
         check_kind(str, "a text", abstention=abstention)
         kinds = "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)"
         check_kind(SecondOpinion | None, kinds, second_opinion=opinion)
@@ -353,7 +361,8 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
         second_opinion: SecondOpinion | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        check_kind(BaseQueryEngine | BaseChatEngine, "a query engine or a chat engine", engine=engine)
+        kinds, hint = BaseQueryEngine | BaseChatEngine, order_hint("engine", engine)
+        check_kind(kinds, "a query engine or a chat engine", hint=hint, engine=engine)
         super().__init__(callback_manager=manager_of(callback_manager))
         self._set_up(engine, policy, abstention, second_opinion)
 
@@ -410,7 +419,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
         abstention: str = ABSTENTION,
         second_opinion: SecondOpinion | None = None,
     ) -> None:
-        check_kind(BaseChatEngine, "a chat engine", engine=engine)
+        check_kind(BaseChatEngine, "a chat engine", hint=order_hint("engine", engine), engine=engine)
         self._set_up(engine, policy, abstention, second_opinion)
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:

@@ -51,7 +51,7 @@ from surerag.calibration import scope_of
 from surerag.certainty import NO_WORDS, Certainty
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, maybe_await, run, run_blocking, stream
-from surerag.errors import ConfigurationError, check_kind
+from surerag.errors import ConfigurationError, check_kind, kind_of, with_article
 from surerag.messages import ANSWER_TOKENS, Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -211,10 +211,10 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     ) -> None:
         if not isinstance(core, self.COMPONENT) or not isinstance(core.services.retriever, NodeRetriever):
             is_kind = isinstance(core, self.COMPONENT)
-            found = f" with a {type(core.services.retriever).__name__}" if is_kind else ""
+            found = f" with {kind_of(core.services.retriever)}" if is_kind else ""
             raise ConfigurationError(
-                f"expected a {self.COMPONENT.__name__} whose retriever is a NodeRetriever, "
-                f"got a {type(core).__name__}{found}",
+                f"expected {with_article(self.COMPONENT.__name__)} whose retriever is a NodeRetriever, "
+                f"got {kind_of(core)}{found}",
                 hint=f"call {type(self).__name__}.from_args(index, llm)",
             )
         check_kind(bool, "True or False", streaming=streaming)

@@ -24,13 +24,13 @@ from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SeP
 from surerag.component import Service
 from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import InputError
+from surerag.options import CheckedFields
 from surerag.readers import Reader, described
-from surerag.signatures import PlainHelp
 
 Texts = Sequence[str] | None
 
 
-class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
+class MethodEvaluationResult(CheckedFields, EvaluationResult):
     """The result of measuring one item: a question with its contexts.
 
     If the item could not be measured, ``invalid_result`` is True, ``invalid_reason`` says why, and ``score``

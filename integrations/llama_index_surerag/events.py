@@ -18,6 +18,7 @@ from llama_index_instrumentation.span import active_span_id
 from surerag.drivers import sentence_of
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Event
+from surerag.options import CheckedFields
 from surerag.signatures import PlainHelp
 
 dispatcher = get_dispatcher(__name__)
@@ -27,7 +28,7 @@ _listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surera
 """Further functions that get the events of methods; ``streamed_to`` adds one for the current context."""
 
 
-class MethodEvent(BaseEvent, metaclass=PlainHelp):
+class MethodEvent(CheckedFields, BaseEvent):
     """A decision or a fallback of a method, for LlamaIndex's event handlers.
 
     Attributes:

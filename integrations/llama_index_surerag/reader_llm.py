@@ -23,13 +23,13 @@ from pydantic import Field
 
 from llama_index_surerag.prompts import from_chat_messages
 from surerag.messages import Chunk, Generation, Prompt, SamplingParams
-from surerag.readers import Reader
-from surerag.signatures import PlainHelp
+from surerag.options import CheckedFields, check_known
+from surerag.readers import Reader, as_reader
 
 R = TypeVar("R", ChatResponse, CompletionResponse)
 
 
-class ReaderLLM(LLM, metaclass=PlainHelp):
+class ReaderLLM(CheckedFields, LLM):
     """An LLM of LlamaIndex that calls a reader of surerag.
 
     ``response.raw`` is a :class:`surerag.messages.Generation` with the log-probabilities and entropies of the
@@ -39,11 +39,19 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
         reader: The reader, such as a :class:`surerag.TransformersReader`.
         temperature: Temperature of the answers; 0 is greedy decoding.
         max_tokens: Maximum length of an answer, in tokens; None for the reader's own maximum.
+
+    A call takes ``temperature``, ``max_tokens`` and ``stop``, for this call only.
+
+    Raises:
+        ConfigurationError: If ``reader`` is not a reader, a name is unknown, or a value is out of bounds.
     """
 
     reader: Reader = Field(exclude=True)
-    temperature: float = 0.0
-    max_tokens: int | None = None
+    temperature: float = Field(0.0, ge=0)
+    max_tokens: int | None = Field(None, ge=1)
+
+    def __init__(self, reader: Reader, **settings: Any) -> None:
+        super().__init__(reader=as_reader(reader), **settings)
 
     @classmethod
     def class_name(cls) -> str:
@@ -61,6 +69,7 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
         )
 
     def _sampling(self, keywords: dict[str, Any]) -> SamplingParams:
+        check_known("a call of ReaderLLM", keywords, {"temperature", "max_tokens", "stop"})
         longest = keywords.get("max_tokens", self.max_tokens)
         return SamplingParams(
             temperature=keywords.get("temperature", self.temperature),

@@ -20,7 +20,7 @@ from llama_index_surerag.events import warn
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.pickles import Shareable
 from surerag import Passage, Services
-from surerag.errors import ConfigurationError, InputError, check_kind
+from surerag.errors import ConfigurationError, InputError, check_kind, kind_of
 from surerag.readers import BaseReader, client_failure, in_thread, secrets_in
 from surerag.services import Encoder, normalised_rows
 
@@ -185,8 +185,7 @@ def bound_services(services: Services, bundle: QueryBundle) -> Services:
 def bundle_of(query: Any) -> QueryBundle:
     """Return a query as a ``QueryBundle``; raise an InputError if the query has another type."""
     if not isinstance(query, str | QueryBundle):
-        kind = type(query).__name__
-        raise InputError(f"a query is a text, got a {kind}", hint="pass a str or a QueryBundle")
+        raise InputError(f"a query is a text, got {kind_of(query)}", hint="pass a str or a QueryBundle")
     return QueryBundle(query) if isinstance(query, str) else query
 
 
@@ -199,7 +198,7 @@ def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") ->
     check_kind(list | tuple | None, "a list", hint=hint, **{name: postprocessors})
     for item in postprocessors or ():
         if not isinstance(item, BaseNodePostprocessor):
-            raise ConfigurationError(f"{name} holds a {type(item).__name__}", hint=hint)
+            raise ConfigurationError(f"{name} holds {kind_of(item)}", hint=hint)
     return list(postprocessors or ())
 
 

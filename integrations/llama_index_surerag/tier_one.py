@@ -28,7 +28,7 @@ from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.services import EmbeddingEncoder, InnerRetriever, NodeRetriever, retriever_of
 from llama_index_surerag.summaries import document_of, replace_summaries
 from llama_index_surerag.visibility import Search, listed_ids, reason_unknown, use_for_summaries
-from surerag.errors import ConfigurationError, check_kind
+from surerag.errors import ConfigurationError, check_kind, kind_of, with_article
 from surerag.messages import NO_SUMMARY
 from surerag.readers import in_thread
 
@@ -108,7 +108,7 @@ def _postprocessors_for_summaries(
     if "unknown" in uses and not (own or are_public):
         kind = type(postprocessors[uses.index("unknown")]).__name__
         raise ConfigurationError(
-            f"we cannot know which summaries a {kind} would drop or change",
+            f"we cannot know which summaries {with_article(kind)} would drop or change",
             hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
         )
     accepted = ("apply", "unknown") if own else ("apply",)
@@ -121,7 +121,7 @@ def _updated_retriever(
     if isinstance(source, BaseIndex):
         return _IndexSummaries(source, n_summaries, embed_model)
     raise ConfigurationError(
-        f"the default summaries need an index, got a {type(source).__name__}",
+        f"the default summaries need an index, got {kind_of(source)}",
         hint="pass summaries=summary_index(index), or pass the index itself as retriever",
     )
 
@@ -137,7 +137,7 @@ def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[An
         raise ConfigurationError(
             "summaries must be a VectorStoreIndex of summaries, but it is the index of chunks"
             if summaries is searched
-            else f"summaries must be a VectorStoreIndex, got a {type(summaries).__name__}",
+            else f"summaries must be a VectorStoreIndex, got {kind_of(summaries)}",
             hint="make one: summaries=summary_index(index)",
         )
     if isinstance(summaries.vector_store, SimpleVectorStore):

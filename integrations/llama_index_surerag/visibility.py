@@ -49,6 +49,8 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
+from surerag.errors import kind_of, with_article
+
 _INDICES = (
     VectorStoreIndex,
     SummaryIndex,
@@ -113,7 +115,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
-            return f"a {type(source).__name__} may exclude documents in its own way"
+            return f"{kind_of(source)} may exclude documents in its own way"
         if others := sorted(vars(source).keys() - _SETTINGS):
             return f"the retriever has attributes that LlamaIndex's class does not have: {', '.join(others)}"
         if source._kwargs:
@@ -122,7 +124,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
         if source.object_map or source._vector_store is not index.vector_store:
             return "the retriever has an object_map, or its vector store is not the vector store of its index"
     if type(index) not in _INDICES or _has_own_methods(index):
-        return f"a {type(index).__name__} may exclude documents in its own way"
+        return f"{kind_of(index)} may exclude documents in its own way"
     if index._object_map:
         return "the index has an object_map, which replaces the contents of its nodes"
     if type(index) is not VectorStoreIndex:
@@ -157,7 +159,8 @@ def _unknown_in_store(store: Any) -> str:
     if kind is SimpleVectorStore or name in _FAISS or can_list_nodes:
         return ""
     return (
-        f"a {kind.__name__} cannot list its nodes, so we cannot know which nodes it excludes or has deleted"
+        f"{with_article(kind.__name__)} cannot list its nodes, so we cannot know which nodes it excludes or "
+        "has deleted"
     )
 
 

@@ -24,14 +24,22 @@ from functools import lru_cache
 from itertools import takewhile
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from surerag.certainty import NO_WORDS, Certainty, without_address
-from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
+from surerag.errors import (
+    ConfigurationError,
+    InputError,
+    check_items,
+    check_kind,
+    extra,
+    with_article,
+    writing,
+)
 from surerag.measures import auroc
 from surerag.measures.certainty import indication_text
 from surerag.measures.statistics import (
@@ -173,11 +181,13 @@ def scope_of(component: Any) -> dict[str, str]:
 
     Args:
         component: A component such as ``LazyRAG`` or ``UncertaintyRewriter``; or a
-            :class:`surerag.Certainty`, whose stored scope is returned; or a scope, of which a copy is
-            returned; or None, for an empty scope.
+            :class:`surerag.Certainty` (or the result of its ``to_dict``), whose stored scope is returned; or
+            a scope, of which a copy is returned; or None, for an empty scope.
     """
     if isinstance(component, Certainty):
         component = component.scope
+    elif isinstance(component, Mapping):
+        component = component.get("scope", component)
     if component is None or isinstance(component, Mapping):
         return dict(component or {})
     options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
@@ -195,6 +205,7 @@ def scope_of(component: Any) -> dict[str, str]:
 class _Policy:
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+    _HOW_TO_MAKE: ClassVar[str]
     threshold: float
     scope: Mapping[str, str]
 
@@ -216,7 +227,8 @@ class _Policy:
             return policy
         except ValueError as error:
             raise InputError(
-                f"this is not a {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
+                f"this is not {with_article(cls.__name__)}: {error}",
+                hint=f"load a file that {cls.__name__}.save() wrote",
             ) from error
 
     def save(self, path: str | Path) -> None:
@@ -237,8 +249,12 @@ class _Policy:
         """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        except ValueError as error:
+            raise InputError(
+                f"{path} is not a policy file: it holds no JSON", hint=cls._HOW_TO_MAKE
+            ) from error
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
@@ -339,6 +355,8 @@ class ThresholdPolicy(_Policy):
             would not help. For other verdicts, None.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
     """
+
+    _HOW_TO_MAKE = "make the file with calibrate_threshold(rows).save(path), or with surerag calibrate"
 
     threshold: float
     max_loss: float
@@ -686,7 +704,8 @@ class AbstentionPolicy(_Policy):
     answer, the policy estimates the probability that the answer is right.
 
     Attributes:
-        threshold: An answer is shown if its uncertainty is at most this value; with -inf, no answer is shown.
+        threshold: An answer is shown if its uncertainty is at most this value. With -inf, no answer is
+            shown. With inf, every answer is shown, except empty and truncated answers.
         max_risk: Largest allowed share of wrong answers among the shown answers.
         confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
@@ -698,6 +717,10 @@ class AbstentionPolicy(_Policy):
         probabilities: Probability of a right answer at each uncertainty in ``knots``.
         auroc: AUROC of the uncertainty as a detector of wrong answers; None if all answers are right or all
             are wrong. Empty and truncated answers are left out.
+        possible_risk: If no guarantee was possible: the smallest ``max_risk``, in whole per cent, for which
+            the same questions allow a guarantee; otherwise None.
+        needed: If no guarantee was possible: about how many questions are needed for ``max_risk``; None if
+            even the most certain answers are wrong too often. See :func:`calibrate_abstention`.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:
@@ -708,6 +731,11 @@ class AbstentionPolicy(_Policy):
         'I do not know.'
     """
 
+    _HOW_TO_MAKE = (
+        "make the file with calibrate_abstention(rows, max_risk=0.1).save(path), or with "
+        "surerag calibrate --max-risk 0.1"
+    )
+
     threshold: float
     max_risk: float
     confidence: float
@@ -717,25 +745,38 @@ class AbstentionPolicy(_Policy):
     knots: tuple[float, ...]
     probabilities: tuple[float, ...]
     auroc: Estimate | None = None
+    possible_risk: float | None = None
+    needed: int | None = None
     scope: Mapping[str, str] = field(default_factory=dict)
 
     def select(
-        self, answer: str, uncertainty: Certainty | float | None, abstention: str = ABSTENTION
+        self,
+        answer: str,
+        uncertainty: Certainty | Mapping[str, Any] | float | None,
+        abstention: str = ABSTENTION,
     ) -> SelectedAnswer:
         """Return an answer, or the abstention if the answer is uncertain, empty, or an abstention itself.
 
         Args:
             answer: The reader's answer.
-            uncertainty: The answer's certainty, or the answer's uncertainty as a number. None counts as an
-                infinite uncertainty. So does the certainty of a truncated answer, and a certainty without a
-                measured uncertainty.
+            uncertainty: The answer's certainty (a ``Certainty``, or the result of its ``to_dict``), or the
+                answer's uncertainty as a number. None counts as an infinite uncertainty. So does the
+                certainty of a truncated answer, and a certainty without a measured uncertainty.
             abstention: Text to return in place of a withheld answer.
 
         Raises:
-            ConfigurationError: If the certainty's reader or settings differ from the calibration's.
+            ConfigurationError: If the certainty's reader or settings differ from the calibration's, or an
+                argument has the wrong type.
+            InputError: If a mapping is not the result of ``Certainty.to_dict``.
         """
+        check_kind(str, "a text", answer=answer)
         check_abstention(abstention)
-        if isinstance(uncertainty, Certainty):
+        check_kind(
+            Certainty | Mapping | Real | None,
+            "a number, None, a Certainty or the result of Certainty.to_dict()",
+            uncertainty=uncertainty,
+        )
+        if isinstance(uncertainty, Certainty | Mapping):
             assessed = self.assess(uncertainty)
             value = (
                 assessed.uncertainty if assessed.uncertainty is not None and not assessed.is_cut else math.inf
@@ -743,8 +784,14 @@ class AbstentionPolicy(_Policy):
             probability = assessed.probability
         else:
             value = math.inf if uncertainty is None else uncertainty
+            if math.isnan(value):
+                raise ConfigurationError("uncertainty must be a number, got NaN")
             probability = self.probability_at(value)
-        show = value <= self.threshold and bool(answer.strip()) and not is_abstention(answer, abstention)
+        show = (
+            math.inf > value <= self.threshold
+            and bool(answer.strip())
+            and not is_abstention(answer, abstention)
+        )
         return SelectedAnswer(answer if show else abstention, not show, probability)
 
     def probability_at(self, uncertainty: float) -> float | None:
@@ -753,14 +800,17 @@ class AbstentionPolicy(_Policy):
             return 0.0
         return float(np.interp(uncertainty, self.knots, self.probabilities)) if self.knots else None
 
-    def assess(self, certainty: Certainty) -> Certainty:
+    def assess(self, certainty: Certainty | Mapping[str, Any]) -> Certainty:
         """Return a copy of a certainty, with the probability that the answer is right.
 
-        The copy has the calibration's measure. If the copy has no probability, its ``reason`` says why.
+        The result of ``Certainty.to_dict`` can be passed in place of a ``Certainty``. The copy has the
+        calibration's measure. If the copy has no probability, its ``reason`` says why.
 
         Raises:
             ConfigurationError: If the certainty's reader or settings differ from the calibration's.
         """
+        if not isinstance(certainty, Certainty):
+            certainty = Certainty.from_dict(certainty)
         self.check(certainty)
         if "gate" in self.scope and "measure" not in self.scope:
             raise ConfigurationError(
@@ -796,13 +846,25 @@ class AbstentionPolicy(_Policy):
             return (
                 f"no guarantee is possible with {counted(self.n, 'question')}: with every threshold, more "
                 f"than {100 * self.max_risk:g} % of the answers given may be wrong, at confidence "
-                f"{self.confidence:g}. This policy never answers."
+                f"{self.confidence:g}. This policy never answers.{self._remedy}"
             )
         return (
             f"at most {100 * self.max_risk:g} % of the answers given are wrong, at confidence "
             f"{self.confidence:g}, from {counted(self.n, 'question')}, of which "
             f"{100 * self.coverage:.0f} % are answered."
         )
+
+    @property
+    def _remedy(self) -> str:
+        if self.possible_risk is None:
+            return ""
+        at_present = (
+            f" With the same questions, the smallest possible max_risk is {self.possible_risk:g}. "
+            f"For max_risk={self.max_risk:g}, "
+        )
+        if self.needed is None:
+            return f"{at_present}more questions would not help: even the surest answers are too often wrong."
+        return f"{at_present}at least about {self.needed:,} questions of this kind are needed."
 
 
 def calibrate_abstention(
@@ -827,6 +889,13 @@ def calibrate_abstention(
     of a group together. The policy gives no probabilities if the lower end of the confidence interval of the
     AUROC is at most 0.5, which is chance, or if all answers are right or all are wrong.
 
+    If no threshold passes, a warning says so, and says what would help: a larger ``max_risk``, or more
+    questions. The number of questions is an estimate. It assumes that the measured shares of wrong answers
+    hold, among all answers and among the most certain answers. With twice as many questions, the first test
+    concerns a share of the answers that is half as large and more certain. So the estimate looks for the
+    largest share, of at least a tenth, that has few enough wrong answers to pass this test in half of all
+    samples. Since this share is chosen by its wrong answers, more questions are often needed.
+
     Args:
         rows: One row for each answer, or a run of :func:`surerag.evaluate`. A row has the uncertainty of the
             answer and, in the field ``score_without``, the score of the answer, as in the result of
@@ -842,13 +911,17 @@ def calibrate_abstention(
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If less than 5 % of the answers are right, or if all answers are right.
+        CalibrationWarning: If no guarantee is possible, if less than 5 % of the answers are right, or if all
+            answers are right.
 
     Example:
         >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]
         >>> policy = calibrate_abstention(rows, max_risk=0.1)
         >>> policy.threshold, round(policy.coverage, 2), policy.probability_at(0.2) > 0.9
         (0.845, 0.85, True)
+        >>> policy = calibrate_abstention(rows[::5], max_risk=0.1)
+        >>> policy.threshold, policy.n, policy.possible_risk, policy.needed
+        (-inf, 40, 0.14, 57)
     """
     _check_share("max_risk", max_risk)
     _check_share("confidence", confidence)
@@ -864,7 +937,12 @@ def calibrate_abstention(
         )
     groups = group_numbers([row.group for row in rows], n)
     threshold = _threshold_of_risk(uncertainty, right, groups, max_risk, 1 - confidence)
-    answered = uncertainty <= threshold
+    possible_risk = needed = None
+    if threshold == -math.inf:
+        sample = uncertainty, right, groups
+        possible_risk = _possible_risk(*sample, max_risk, 1 - confidence)
+        needed = _needed_for_risk(*sample, max_risk, 1 - confidence)
+    answered = (uncertainty <= threshold) & np.isfinite(uncertainty)
     words = np.isfinite(uncertainty)
     area = auroc(uncertainty[words], right[words], groups[words], confidence=confidence)
     if right[words].all():
@@ -876,7 +954,7 @@ def calibrate_abstention(
             stacklevel=2,
         )
     knots, probabilities = _probabilities(uncertainty[words], right[words], groups[words], area)
-    return AbstentionPolicy(
+    policy = AbstentionPolicy(
         threshold=threshold,
         max_risk=max_risk,
         confidence=confidence,
@@ -886,8 +964,13 @@ def calibrate_abstention(
         knots=knots,
         probabilities=probabilities,
         auroc=area,
+        possible_risk=possible_risk,
+        needed=needed,
         scope={**_common_scope(rows), **scope_of(component)},
     )
+    if threshold == -math.inf:
+        warnings.warn(policy.guarantee, CalibrationWarning, stacklevel=2)
+    return policy
 
 
 def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
@@ -953,13 +1036,10 @@ def _threshold_of_risk(
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
         return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
 
-    largest = math.nextafter(math.inf, 0)  # shows all answers but empty ones, whose uncertainty is infinite
-    if certified(largest, _LEVEL_OF_ALL * level)[0]:
-        return largest
+    if certified(math.nextafter(math.inf, 0), _LEVEL_OF_ALL * level)[0]:  # all answers but empty ones
+        return math.inf
     level *= 1 - _LEVEL_OF_ALL
-    first = 1
-    while _binomial_cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
-        first += 1
+    first = _first_size(max_risk, level)
     best = -math.inf
     for threshold in np.unique(uncertainty[np.isfinite(uncertainty)]).tolist():
         holds, size = certified(threshold, level)
@@ -969,6 +1049,60 @@ def _threshold_of_risk(
             break
         best = threshold
     return best
+
+
+def _first_size(max_risk: float, level: float) -> int:
+    first = _ERRORS_AT_FIRST + 1
+    while _binomial_cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
+        first += 1
+    return first
+
+
+def check_policy(policy: object) -> None:
+    """Raise ConfigurationError unless ``policy`` is an ``AbstentionPolicy`` or None."""
+    match policy:
+        case str() | Path():
+            hint = f'load the policy first: AbstentionPolicy.load("{policy}")'
+        case Mapping():
+            hint = "make a policy of these values first: AbstentionPolicy.from_dict(values)"
+        case _:
+            hint = "pass the result of surerag.calibrate_abstention, or of AbstentionPolicy.load"
+    check_kind(AbstentionPolicy | None, "an AbstentionPolicy or None", hint=hint, policy=policy)
+
+
+def order_hint(first: str, argument: object) -> str:
+    """Return a hint for an argument that should be ``first``; empty unless the argument is a policy."""
+    return f"pass first the {first}, and then the policy" if isinstance(argument, AbstentionPolicy) else ""
+
+
+def _possible_risk(
+    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
+) -> float | None:
+    for percent in range(math.floor(100 * max_risk) + 1, 100):
+        if _threshold_of_risk(uncertainty, right, groups, percent / 100, level) > -math.inf:
+            return percent / 100
+    return None
+
+
+def _needed_for_risk(
+    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
+) -> int | None:
+    with extra("evaluation"):
+        from scipy.special import betaincinv
+    # The docstring of calibrate_abstention has the reason for this estimate.
+    at, n = _threshold_sums(uncertainty, right.astype(np.float64)), len(right)
+    wrong = 1 - at.repaired / at.skipped  # share of wrong answers at or below each threshold
+    effect = n / effective_size(~right, groups, 1 - 2 * level)
+    first = effect * (size := _first_size(max_risk, (1 - _LEVEL_OF_ALL) * level))
+    at_most = 1 - betaincinv(size - _ERRORS_AT_FIRST, _ERRORS_AT_FIRST + 1, 0.5)
+    enough = (wrong <= at_most) & (at.skipped >= n / 10) & (at.skipped < first)
+    sizes = [first * n / float(count) for count in at.skipped[enough][-1:]]
+    if (share := float(wrong[-1])) < max_risk:
+        answered = float(size)
+        while _binomial_cdf(share * answered, answered, max_risk) > _LEVEL_OF_ALL * level:
+            answered *= 1.02
+        sizes.append(effect * answered * n / float(at.skipped[-1]))
+    return math.ceil(min(sizes)) if sizes else None
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:

@@ -147,7 +147,27 @@ def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **setti
     """Raise ConfigurationError unless all settings have the type ``kind``; the message shows no values."""
     for name, value in settings.items():
         if not _is_a(kind, value):
-            raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
+            raise ConfigurationError(f"{name} must be {expected}, got {kind_of(value)}", hint=hint)
+
+
+def with_article(name: str) -> str:
+    """Return a name after "a" or "an".
+
+    Example:
+        >>> with_article("AbstentionPolicy"), with_article("str")
+        ('an AbstentionPolicy', 'a str')
+    """
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
+
+def kind_of(value: object) -> str:
+    """Return the type of a value for an error message; ``None`` is its own type.
+
+    Example:
+        >>> kind_of(3), kind_of("x"), kind_of(None)
+        ('an int', 'a str', 'None')
+    """
+    return "None" if value is None else with_article(type(value).__name__)
 
 
 def _is_a(kind: Any, value: object) -> bool:
@@ -159,7 +179,7 @@ def check_items(kind: type, items: Iterable[object], hint: str) -> None:
     for place, item in enumerate(items):
         if not isinstance(item, kind):
             raise InputError(
-                f"expected a {kind.__name__}, got a {type(item).__name__} at place {place}", hint=hint
+                f"expected {with_article(kind.__name__)}, got {kind_of(item)} at place {place}", hint=hint
             )
 
 

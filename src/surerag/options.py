@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
@@ -50,7 +51,24 @@ _ALIASES = {
 """Names of options in frameworks and papers, with the corresponding names in this package."""
 
 
-class Options(BaseModel, metaclass=PlainHelp):
+class CheckedFields(BaseModel, metaclass=PlainHelp):
+    """Base of pydantic classes that refuse unknown names and invalid values with errors of this package.
+
+    List this class before the base class of a framework, which may ignore unknown names.
+
+    Raises:
+        ConfigurationError: If a name is unknown, or a value has the wrong type or is out of bounds.
+    """
+
+    def __init__(self, **values: Any) -> None:
+        check_names(type(self), values)
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise _plain_error(type(self), error) from None
+
+
+class Options(CheckedFields):
     """Base of all classes with options, which checks names and values at construction and assignment.
 
     Raises:
@@ -84,13 +102,6 @@ class Options(BaseModel, metaclass=PlainHelp):
         lines = field_lines(cls)
         if lines and (own := vars(cls).get("__doc__")):
             cls.__doc__ = "\n".join([inspect.cleandoc(own), "", "Args:", *lines])
-
-    def __init__(self, **values: Any) -> None:
-        check_names(type(self), values)
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            raise _plain_error(type(self), error) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field; an invalid value raises an error and leaves the object unchanged."""
@@ -131,7 +142,7 @@ class Options(BaseModel, metaclass=PlainHelp):
         declared = [
             kind
             for kind in cls.__mro__
-            if all(issubclass(base, Options) or base in (BaseModel, object) for base in kind.__mro__)
+            if all(issubclass(base, Options) or base in CheckedFields.__mro__ for base in kind.__mro__)
         ]
         return tuple(dict.fromkeys(name for kind in declared for name in getattr(kind, "model_fields", ())))
 
@@ -170,10 +181,26 @@ def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
     Raises:
         ConfigurationError: If a name is unknown; the hint suggests similar names.
     """
-    fields = owner.model_fields
-    allowed = {*fields, *(field.alias for field in fields.values() if field.alias)}
     if owner.model_config.get("extra") == "allow":
         return
+    fields = owner.model_fields
+    aliases = (field.alias for field in fields.values() if field.alias)
+    check_known(owner.__name__, names, {*fields, *aliases})
+
+
+def check_known(owner: str, names: Iterable[str], allowed: AbstractSet[str]) -> None:
+    """Check that each of ``names`` is in ``allowed``, the options of ``owner``.
+
+    Raises:
+        ConfigurationError: If a name is unknown; the hint suggests similar names.
+
+    Example:
+        >>> check_known("a call of ChatReader", ["max_token"], {"max_tokens", "seed"})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        surerag.errors.ConfigurationError: a call of ChatReader has no option 'max_token'. Did you mean \
+max_tokens? It takes max_tokens, seed.
+        ...
+    """
     for name in names:
         if name in allowed:
             continue
@@ -181,7 +208,7 @@ def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
         near = aliases or get_close_matches(name, sorted(allowed), n=2)
         choices = f"It takes {', '.join(sorted(allowed))}"
         raise ConfigurationError(
-            f"{owner.__name__} has no option {name!r}",
+            f"{owner} has no option {name!r}",
             hint=f"did you mean {' or '.join(near)}? {choices}" if near else choices,
         )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
-from surerag.errors import PromptError
+from surerag.errors import PromptError, kind_of
 from surerag.framing import Passages, as_data, quote_numbers
 from surerag.messages import Message, Prompt, Template, as_messages
 
@@ -111,7 +111,7 @@ def as_template(name: str, prompt: Template | str) -> Template:
         return PromptTemplate(name, prompt)
     if not hasattr(prompt, "require"):
         raise PromptError(
-            f"expected a text or template as the prompt {name!r}, got a {type(prompt).__name__}",
+            f"expected a text or template as the prompt {name!r}, got {kind_of(prompt)}",
             hint=f'pass PromptTemplate("{name}", "…") or its text',
         )
     return prompt

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
+from surerag.errors import ConfigurationError, MissingServiceError, ServiceError, with_article
 from surerag.messages import ANSWER_TOKENS, Pair, Passage
 from surerag.readers.protocol import BaseReader, as_reader
 
@@ -162,4 +162,4 @@ class Services:
 def _article(name: str) -> str:
     if name.endswith("s"):
         return name
-    return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+    return with_article(name)

@@ -259,7 +259,8 @@ def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Tab
             for value, right, place in zip(values[half], answers.right[half], places[half], strict=True)
         ]
         for risk, shown in found.items():
-            answered = values[~half] <= calibrate_abstention(rows, max_risk=risk).threshold
+            others = values[~half]
+            answered = (others <= calibrate_abstention(rows, max_risk=risk).threshold) & np.isfinite(others)
             wrong = float((~answers.right[~half][answered]).mean()) if answered.any() else 0.0
             shown.append((float(answered.mean()), wrong))
     return [

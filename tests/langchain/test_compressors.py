@@ -328,7 +328,7 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
             assert any(document.metadata.get("book") == 1 for document in refined)
     assert len(calls) == 4
     with pytest.raises(
-        ConfigurationError, match="expected a retriever, store or function as parents, got a int"
+        ConfigurationError, match="expected a retriever, store or function as parents, got an int"
     ):
         refiner(parents=7)
     with pytest.raises(ConfigurationError, match="parents must return a list of documents"):

@@ -117,7 +117,7 @@ def test_takes_the_settings_embedding_model(monkeypatch: pytest.MonkeyPatch) -> 
 def test_refuses_what_is_no_option() -> None:
     with pytest.raises(ConfigurationError, match="Did you mean similarity_threshold"):
         parser(similarity_treshold=0.5)
-    with pytest.raises(ConfigurationError, match="embedding model of LlamaIndex, got a int"):
+    with pytest.raises(ConfigurationError, match="embedding model of LlamaIndex, got an int"):
         SemanticNodeParser(7)
     assert len(SemanticNodeParser.model_fields) <= 15
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -98,7 +99,11 @@ def _abstention_policy(
             f"no answer of {system} has both log-probabilities and a score",
             hint="run surerag compare with reference answers, and a model that returns log-probabilities",
         )
-    policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", "no guarantee is possible"
+        )  # the command shows this sentence itself
+        policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)
     known = settings.get("scope") or {"reader": _model_name(str(settings.get("reader", "")))}
     return replace(policy, scope={**known, **policy.scope})

@@ -28,7 +28,7 @@ from surerag.documents.texts import (
     read_subtitles,
     read_tex,
 )
-from surerag.errors import InputError, MissingExtraError
+from surerag.errors import InputError, MissingExtraError, kind_of
 from surerag.progress import Progress, reporting
 from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows, row_text
 from surerag.text import counted, decode
@@ -105,7 +105,7 @@ class Document:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise InputError(
-                f"the text of document {self.id!r} is a {type(self.text).__name__}",
+                f"the text of document {self.id!r} is {kind_of(self.text)}",
                 hint="leave out documents without a text",
             )
 

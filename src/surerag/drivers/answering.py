@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from surerag.effects import Effect, StartGeneration
-from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.errors import ConfigurationError, MissingServiceError, kind_of
 from surerag.readers.calls import cancel_when, renew_after_fork
 from surerag.services import Services
 
@@ -286,7 +286,7 @@ def queue_of(service: object) -> MergingQueue:
         return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
     except TypeError as error:
         raise ConfigurationError(
-            f"requests to a {type(service).__name__} cannot be merged into batches: expected an object that "
+            f"requests to {kind_of(service)} cannot be merged into batches: expected an object that "
             "is hashable and accepts weak references",
             hint="let the class hash its objects by identity, and add __weakref__ to its __slots__",
         ) from error

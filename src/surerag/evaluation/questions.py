@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from surerag.documents import FileNotesWarning
 from surerag.documents.converted import workbook_rows
-from surerag.errors import InputError, extra
+from surerag.errors import InputError, extra, kind_of
 from surerag.records import Record, csv_rows, json_records, key_of_rows
 from surerag.text import decode
 
@@ -170,7 +170,7 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         return read_questions(items)
     if isinstance(items, Mapping) or hasattr(items, "columns"):
         raise InputError(
-            f"expected a list of questions, got a {type(items).__name__}",
+            f"expected a list of questions, got {kind_of(items)}",
             hint='pass [question], or frame.to_dict("records") for a DataFrame of pandas',
         )
     questions = []
@@ -335,7 +335,7 @@ def _to_question(
 ) -> Question:
     if not isinstance(record, Mapping):
         raise InputError(
-            f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
+            f"{place} is {kind_of(record)}, not an object with columns", hint=f"write {_EXAMPLE}"
         )
     flat = _flatten(record)
     columns = {field: _column(field, flat, names, place) for field in ALIASES}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from surerag.calibration import scope_of
 from surerag.certainty import Certainty
 from surerag.component import AnsweringComponent, Component
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, kind_of
 from surerag.evaluation.questions import Question
 from surerag.messages import Usage
 
@@ -95,7 +95,7 @@ def as_system(name: str, target: Any) -> System:
     answers = isinstance(target, AnsweringComponent) or not isinstance(target, Component)
     if not answers or isinstance(target, type) or (verb is None and not callable(target)):
         raise ConfigurationError(
-            f"the system {name!r} is a {type(target).__name__}, which cannot answer questions",
+            f"the system {name!r} is {kind_of(target)}, which cannot answer questions",
             hint="pass a query engine, a runnable, a component, or a function from a question to an answer",
         )
     function = target if verb is None else getattr(target, verb)
@@ -138,7 +138,7 @@ def as_answer(value: Any) -> EvaluationAnswer:
     text = _first_value(value, _TEXTS, _is_text)
     if text is None:
         raise InputError(
-            f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
+            f"a system returned {kind_of(value)} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
     contexts = _contexts_of(value)

@@ -22,6 +22,7 @@ from surerag.errors import (
     LogprobsError,
     ServiceError,
     check_items,
+    kind_of,
 )
 from surerag.measures import same_answer
 from surerag.messages import Generation, Pair, Passage, Result, TokenTrace
@@ -63,7 +64,7 @@ def check_question(question: object) -> None:
     """Raise InputError unless a question is a non-empty text."""
     if not isinstance(question, str):
         raise InputError(
-            f"a question is a text, got a {type(question).__name__}",
+            f"a question is a text, got {kind_of(question)}",
             hint="pass one question; for several questions, call run_many",
         )
     if not question.strip():
@@ -74,7 +75,7 @@ def check_passages(passages: object) -> None:
     """Raise InputError unless ``passages`` is a list of ``Passage`` objects; the list may be empty."""
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
-            f"a context is a list of passages, got a {type(passages).__name__}",
+            f"a context is a list of passages, got {kind_of(passages)}",
             hint="pass a list, such as list(passages)",
         )
     hint = "make a passage with surerag.Passage(text); pass a framework's documents to its own components"
@@ -156,7 +157,7 @@ class CalibratedThreshold(Protocol):
 def _checked_threshold(value: Any) -> Any:
     if hasattr(value, "select"):
         raise ConfigurationError(
-            f"a {type(value).__name__} decides which answers to withhold, not when to retrieve or rewrite",
+            f"{kind_of(value)} decides which answers to withhold, not when to retrieve or rewrite",
             hint="pass a ThresholdPolicy, from surerag.calibrate_threshold",
         )
     if value is None or isinstance(value, CalibratedThreshold):

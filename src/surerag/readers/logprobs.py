@@ -12,7 +12,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
-from surerag.errors import LogprobsError
+from surerag.errors import LogprobsError, kind_of
 from surerag.measures import Interval, entropy_bounds
 from surerag.messages import ROUNDED_UP, EntropyTrace, TokenTrace
 from surerag.readers.pieces import CLOSING_MARKS
@@ -275,7 +275,7 @@ def excerpt(value: object, size: int = 120) -> str:
     try:
         shown = repr(value)
     except (ValueError, RecursionError):
-        return f"a {type(value).__name__} too large to show"
+        return f"{kind_of(value)} too large to show"
     # The dots are needed: the masking of secrets looks before dots for a secret that was cut off.
     return without_surrogates(shown if len(shown) <= size else f"{shown[:size]}…")
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.documents import Document
-from surerag.errors import ConfigurationError, InputError, ServiceError, check_items, check_kind
+from surerag.errors import ConfigurationError, InputError, ServiceError, check_items, check_kind, kind_of
 from surerag.messages import Passage
 from surerag.progress import Progress, reporting
 from surerag.readers.calls import in_thread
@@ -215,7 +215,7 @@ def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
 
 def _checked(passages: object) -> tuple[Passage, ...]:
     if isinstance(passages, str) or not isinstance(passages, Iterable):
-        raise InputError(f"expected passages, got a {type(passages).__name__}", hint="pass [Passage(text)]")
+        raise InputError(f"expected passages, got {kind_of(passages)}", hint="pass [Passage(text)]")
     corpus = tuple(passages)
     if not corpus:
         raise InputError("there is no passage to index", hint="pass at least one passage")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, kind_of
 from surerag.messages import Passage
 from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.methods.dense.result import SemanticChunk
@@ -35,7 +35,7 @@ def semantic_chunks(
     """
     for text in texts:
         if not isinstance(text, str):
-            raise InputError(f"expected a text to cut, got a {type(text).__name__}", hint="pass a str")
+            raise InputError(f"expected a text to cut, got {kind_of(text)}", hint="pass a str")
     spans = [_sentences(text, options, count) for text in texts]
     similarities = yield from neighbour_similarities(texts, spans)
     return [_merge(*document, options, count) for document in zip(texts, spans, similarities, strict=True)]

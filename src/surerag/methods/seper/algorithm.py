@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Generate, Program, emit, perform
-from surerag.errors import InputError
+from surerag.errors import InputError, kind_of
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights, belief_in_references
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
@@ -93,12 +93,12 @@ def _measure(
 def _check_references(references: object) -> None:
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
-            f"expected a list of right answers as references, got a {type(references).__name__}",
+            f"expected a list of right answers as references, got {kind_of(references)}",
             hint="pass a list of all right answers; for a single answer, pass [answer]",
         )
     for reference in references:
         if not isinstance(reference, str):
-            raise InputError(f"expected texts as reference answers, got a {type(reference).__name__}")
+            raise InputError(f"expected texts as reference answers, got {kind_of(reference)}")
     if not references or not all(reference.strip() for reference in references):
         raise InputError(
             "a reference answer is missing or empty", hint="pass at least one right answer, and no empty text"
