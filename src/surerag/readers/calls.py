@@ -1,7 +1,7 @@
 """Ways to call methods (blocking, awaited or in threads), so that sync and async code is written once.
 
-A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step. At the end
-of the process, the threads that call local models are stopped in the same way.
+A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step. At the
+end of the process, the threads that call local models are stopped in the same way.
 
 Each blocking call that async code awaits has its own daemon thread. The thread pool of the event loop is not
 used, because the pool is small, and because the loop waits for the pool when the loop ends. So a cancelled
