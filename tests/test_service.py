@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +25,11 @@ from langchain_classic.chains.combine_documents import create_stuff_documents_ch
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_openai import ChatOpenAI
+from llama_index.core import Document, SummaryIndex
 
+import llama_index_surerag
 from langchain_surerag import (
     CertaintyChain,
     ChatReader,
@@ -35,6 +40,7 @@ from langchain_surerag import (
 from surerag import AbstentionPolicy, Certainty, FakeReader
 from surerag.errors import ConfigurationError
 from tests.servers.fake_openai import FakeOpenAI
+from tests.waiting import eventually
 
 uvicorn = pytest.importorskip("uvicorn")
 TestClient = pytest.importorskip("fastapi.testclient").TestClient
@@ -188,7 +194,7 @@ def test_a_policy_of_another_model_is_named_before_any_token_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader = FakeReader(lambda prompt: "Ada was born in Velm", entropy=0.25)
-    chain = CertaintyChain(ASK | ChatReader(reader))
+    chain = CertaintyChain(ASK | ChatReader(reader) | RunnablePassthrough())
     scope = Certainty.from_dict(chain.invoke("Where?")["certainty"]).scope
     assert {"reader", "prompt", "settings"} <= set(scope)
     path = tmp_path / "policy.json"
@@ -202,6 +208,123 @@ def test_a_policy_of_another_model_is_named_before_any_token_is_sent(
         first, second = (events("/ask", client.post, question="Where was Ada born?") for _ in range(2))
     assert len(first) == 2 < len(second), "tokens are streamed after the policy was seen to fit"
     assert first[-1] == second[-1] and first[-1][1]["shown"]
+
+
+@pytest.mark.parametrize("part", ["reader", "prompt", "settings"])
+def test_a_policy_of_another_model_is_refused_at_the_start(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = ASK | model()
+    scope = Certainty.from_dict(CertaintyChain(chain).invoke("Where?")["certainty"]).scope
+    monkeypatch.setenv("POLICY", str(tmp_path / "policy.json"))
+    replace(POLICY, scope={**scope, part: "another"}).save(tmp_path / "policy.json")
+    with (
+        pytest.raises(ConfigurationError, match=f"was calibrated for the {part} 'another'"),
+        TestClient(service.create_app(lambda: chain)),
+    ):
+        pass
+
+
+def test_a_second_policy_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLICY", str(tmp_path / "policy.json"))
+    POLICY.save(tmp_path / "policy.json")
+    with pytest.raises(ConfigurationError, match="SelectiveAnswer has a policy of its own"):
+        ask(SelectiveAnswer(ASK | model(), POLICY), question="Where?")
+
+
+def test_a_policy_without_a_guarantee_is_named_at_the_start_and_for_each_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("POLICY", str(tmp_path / "policy.json"))
+    replace(POLICY, threshold=-math.inf).save(tmp_path / "policy.json")
+    chain = ASK | ChatReader(FakeReader(lambda prompt: "Velm", entropy=0.25))
+    with TestClient(service.create_app(lambda: chain)) as client:
+        for count in (1, 2):
+            assert caplog.text.count("no guarantee is possible with 100 questions") == count
+            assert caplog.text.count(service.MORE) == count
+            assert not events("/ask", client.post, question="Where?")[-1][1]["shown"]
+
+
+UNKNOWN = "Das weiß ich nicht."
+
+
+@pytest.mark.parametrize("place", ["chain", "argument", "environment"])
+def test_the_sentence_of_the_user_replaces_an_unsure_answer(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain: Any = ASK | model(entropy=2.0)
+    if place == "chain":
+        chain = SelectiveAnswer(chain, POLICY, abstention=UNKNOWN)
+    if place == "environment":
+        monkeypatch.setenv("ABSTENTION", UNKNOWN)
+    app = service.create_app(lambda: chain, abstention=UNKNOWN if place == "argument" else "")
+    with TestClient(app) as client:
+        (_, end) = events("/ask", client.post, question="Where?")[-1]
+    assert not end["shown"] and end["answer"] == UNKNOWN
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("entropy", [0.25, 2.0])
+def test_an_engine_of_llama_index_is_served(
+    entropy: float, streaming: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm = llama_index_surerag.with_certainty(FakeReader(lambda prompt: "Ada was born", entropy=entropy))
+    index = SummaryIndex.from_documents([Document(text="Ada was born in Velm.")])
+    engine = index.as_query_engine(llm=llm, streaming=streaming)
+    *tokens, (_, end) = ask(engine, question="Where?")
+    assert "".join(data["text"] for _, data in tokens) == "Ada was born"
+    assert end["shown"] == (entropy < 1) and end["uncertainty"] == pytest.approx(entropy)
+    monkeypatch.setenv("POLICY", str(tmp_path / "policy.json"))
+    POLICY.save(tmp_path / "policy.json")
+    _, decided = ask(engine, question="Where?")[-1]
+    assert decided["shown"] == (entropy < 0.5) and decided["probability"] is not None
+    monkeypatch.delenv("POLICY")
+    selecting = llama_index_surerag.AbstainingQueryEngine(engine, POLICY, abstention=UNKNOWN)
+    _, selected = ask(selecting, question="Where?")[-1]
+    assert selected["answer"] == ("Ada was born" if entropy < 0.5 else UNKNOWN)
+
+
+INTERRUPTED = """
+import sys
+import uvicorn
+from langchain_openai import ChatOpenAI
+from cookbooks import service
+
+def load():
+    return ChatOpenAI(model="toy", base_url=sys.argv[1], api_key="k", max_retries=0, logprobs=True)
+
+uvicorn.run(service.create_app(load), port=int(sys.argv[2]))
+"""
+
+
+def test_ctrl_c_ends_the_running_answers_and_the_service(fake_openai: FakeOpenAI) -> None:
+    fake_openai.answers, fake_openai.options["pace"] = ["Velm " * 500], 0.05
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [sys.executable, "-c", INTERRUPTED, fake_openai.base_url, str(port)]
+    with subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) as process:
+        url = f"http://127.0.0.1:{port}/ask"
+        assert eventually(lambda: answers(port))
+        with httpx.stream("POST", url, json={"question": "Where?"}, timeout=20) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGINT)
+            rest = [*lines]
+        _, log = process.communicate(timeout=20)
+    assert 'data: {"message": "the service was stopped"}' in rest
+    assert process.returncode == 0 and "Traceback" not in log and "Finished server process" in log
+
+
+def answers(port: int) -> bool:
+    """Return whether a server accepts connections at a port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_an_import_reads_no_policy() -> None:
+    code = "from cookbooks.service import load_chain"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "POLICY": "nofile"}, check=True)
 
 
 def test_a_policy_that_cannot_be_read_ends_the_service_in_one_line() -> None:

@@ -36,7 +36,13 @@ from langchain_surerag.families import OPENAI, Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import has_run, run_program, without_streaming
-from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunTree, Watcher
+from langchain_surerag.watching import (
+    METADATA_KEY,
+    NO_LOGPROBS_REQUESTED,
+    RunTree,
+    Watcher,
+    scope_before_calls,
+)
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning, SelectedAnswer, check_policy, order_hint
 from surerag.certainty import Certainty, Measure, check_measure
@@ -533,6 +539,8 @@ class SelectiveAnswer(CertaintyChain):
             warnings.warn(f"no answer will be shown: {policy.guarantee}", CalibrationWarning, stacklevel=2)
         self._abstention = abstention
         self._check_parts()
+        known = scope_before_calls(chain._chain if isinstance(chain, CertaintyChain) else chain)
+        policy.check({part: known.get(part, mine) for part, mine in policy.scope.items()})
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Yield the output in one piece, because no part of an unsure answer may be shown."""

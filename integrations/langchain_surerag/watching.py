@@ -12,11 +12,17 @@ from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
+from langchain_core.load import dumpd
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import LLMResult
+from langchain_core.prompts import BasePromptTemplate
+from langchain_core.runnables import RunnableParallel, RunnableSequence
+from langchain_core.runnables.passthrough import RunnableAssign
 from pydantic import BaseModel
 
-from langchain_surerag.families import FAMILIES
+from langchain_surerag.families import FAMILIES, unbound
 from langchain_surerag.models import reply_part
 from langchain_surerag.runs import TAGS
 from surerag import certainty_of
@@ -361,6 +367,29 @@ def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
     scope = {"reader": without_address(str(model or names[-1])), "settings": _fingerprint(lasting)}
     return scope if template is None else {**scope, "prompt": _fingerprint(_wording(template))}
+
+
+def scope_before_calls(chain: Any) -> dict[str, str]:
+    """Return the scope of the model whose answer is the output of a chain, or an empty scope.
+
+    The scope is empty if it is not known before the chain runs, as for agents and for chains that end in a
+    function.
+    """
+    chain = unbound(chain)[0]
+    if isinstance(chain, RunnableAssign):
+        chain = chain.mapper
+    if isinstance(chain, RunnableParallel):
+        return scope_before_calls(chain.steps__.get("answer"))
+    steps = chain.steps if isinstance(chain, RunnableSequence) else [chain]
+    while len(steps) > 1 and isinstance(steps[-1], BaseOutputParser):
+        steps = steps[:-1]
+    model, keywords, _ = unbound(steps[-1])
+    if not isinstance(model, BaseChatModel):
+        return scope_before_calls(model) if len(steps) > 1 else {}
+    settings = model._get_invocation_params(**keywords)
+    prompt = steps[-2] if len(steps) > 1 else None
+    template = dumpd(prompt) if isinstance(prompt, BasePromptTemplate) else None
+    return _scope(dumpd(model), settings, template)
 
 
 def _fingerprint(value: Any) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, ServiceError, check_at_least, check_kind, extra
+from surerag.readers.calls import model_call
 from surerag.services import Encoder
 from surerag.text import UNSPACED
 
@@ -125,7 +126,8 @@ class SentenceTransformerEncoder:
         if not texts:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
-        with _in_bfloat16(self._model) if self._bfloat16 and kind == "document" else nullcontext():
+        precision = _in_bfloat16(self._model) if self._bfloat16 and kind == "document" else nullcontext()
+        with model_call(), precision:
             vectors: Any = encode(
                 list(texts),
                 batch_size=self._batch_size,

@@ -21,7 +21,15 @@ from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, run_blocking
+from surerag.readers.calls import (
+    AWAITING,
+    BLOCKING,
+    Blocking,
+    in_thread,
+    model_call,
+    raise_if_cancelled,
+    run_blocking,
+)
 from surerag.readers.protocol import Reader, as_reader
 
 if TYPE_CHECKING:
@@ -273,9 +281,10 @@ class NLIEntailer:
         encoded = {pair: self._encode(pair) for pair in new}
         # The longest pairs come first, in batches of at most self._batch_tokens tokens with padding.
         order = sorted(new, key=lambda pair: -len(encoded[pair]["input_ids"]))
-        with self._lock:
+        with self._lock, model_call():
             done = 0
             while done < len(order):
+                raise_if_cancelled()
                 size = max(1, self._batch_tokens // len(encoded[order[done]]["input_ids"]))
                 batch, done = order[done : done + size], done + size
                 for pair, row in zip(batch, self._classify([encoded[pair] for pair in batch]), strict=True):

@@ -14,7 +14,6 @@ again as soon as two requests are pending at the same time.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import threading
 import time
 import weakref
@@ -27,7 +26,7 @@ from typing import Any
 
 from surerag.effects import Effect, StartGeneration
 from surerag.errors import ConfigurationError, MissingServiceError, kind_of
-from surerag.readers.calls import cancel_when, renew_after_fork
+from surerag.readers.calls import cancel_when, model_call, renew_after_fork
 from surerag.services import Services
 
 
@@ -112,8 +111,6 @@ _WINDOW_SHARE = 0.1
 """Time without a further request before the worker calls the model, as a share of the last call's time."""
 _LARGEST = 256
 """Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
-_ENDING_SECONDS = 10.0
-"""Longest wait for a running call of a model at the end of the process, in seconds."""
 _IDLE_SECONDS = 5.0
 """Time after which an idle worker thread ends, in seconds."""
 
@@ -206,10 +203,7 @@ class MergingQueue:
         if not batch:
             return
         try:
-            with (
-                _Running(),
-                cancel_when(lambda: _Running.ending or all(queued.abandoned for queued in batch)),
-            ):
+            with model_call(), cancel_when(lambda: all(queued.abandoned for queued in batch)):
                 outcomes = answer_effects([queued.effect for queued in batch], self._service())
         except BaseException as error:
             for queued in batch:
@@ -230,41 +224,12 @@ class MergingQueue:
             queued.future.add_done_callback(close_begun)
 
 
-class _Running:
-    """Counts the model calls that run now.
-
-    At the end of the process, this class stops the calls and waits for them, because torch would abort
-    otherwise.
-    """
-
-    ending = False
-    calls = 0
-    changed = threading.Condition()
-
-    def __enter__(self) -> None:
-        with self.changed:
-            _Running.calls += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.changed:
-            _Running.calls -= 1
-            self.changed.notify_all()
-
-
-@atexit.register
-def _end() -> None:
-    _Running.ending = True
-    with _Running.changed:
-        _Running.changed.wait_for(lambda: not _Running.calls, timeout=_ENDING_SECONDS)
-
-
 _queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()
 
 
 def _renew() -> None:
     global _queues
     _queues = weakref.WeakKeyDictionary()
-    _Running.calls, _Running.changed = 0, threading.Condition()
 
 
 renew_after_fork(_renew)

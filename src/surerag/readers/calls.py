@@ -1,6 +1,7 @@
 """Ways to call methods (blocking, awaited or in threads), so that sync and async code is written once.
 
-A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step.
+A thread cannot be interrupted, so a model in a thread calls ``raise_if_cancelled`` before each step. At the
+end of the process, the threads that call local models are stopped in the same way.
 
 Each blocking call that async code awaits has its own daemon thread. The thread pool of the event loop is not
 used, because the pool is small, and because the loop waits for the pool when the loop ends. So a cancelled
@@ -10,17 +11,19 @@ call that still blocks in the pool would delay the end of the process.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextvars
 import inspect
 import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 logger = logging.getLogger("surerag")
 
@@ -35,6 +38,8 @@ class CancelledWorkError(BaseException):
     """
 
 
+_ENDING_SECONDS = 10.0
+"""Longest wait for running calls of local models at the end of the process, in seconds."""
 _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=lambda: False)
 
 
@@ -53,9 +58,52 @@ def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_cancelled() -> None:
-    """Raise CancelledWorkError if nobody waits any more for the result of the running work."""
-    if _cancelled.get()():
+    """Raise CancelledWorkError if nobody waits for the running work's result, or if the process ends."""
+    if _ModelCalls.ending or _cancelled.get()():
         raise CancelledWorkError("nobody waits for the result any more")
+
+
+class _BlockingThread(threading.Thread):
+    """A thread of :func:`start_in_thread`."""
+
+
+class _ModelCalls:
+    ending = False
+    running = 0
+    changed = threading.Condition()
+    threads: ClassVar[weakref.WeakSet[_BlockingThread]] = weakref.WeakSet()
+
+
+@contextmanager
+def model_call() -> Iterator[None]:
+    """Count a call of a local model, which runs in the ``with`` block.
+
+    When the process ends, running calls are stopped at their next token. The process waits for the end of
+    the calls, and for the end of the threads of :func:`start_in_thread` that have made such calls, because
+    torch would abort the process otherwise, even if a thread only frees a tensor.
+    """
+    thread = threading.current_thread()
+    with _ModelCalls.changed:
+        raise_if_cancelled()
+        _ModelCalls.running += 1
+        if isinstance(thread, _BlockingThread):
+            _ModelCalls.threads.add(thread)
+    try:
+        yield
+    finally:
+        with _ModelCalls.changed:
+            _ModelCalls.running -= 1
+            _ModelCalls.changed.notify_all()
+
+
+@atexit.register
+def _end_model_calls() -> None:
+    latest = time.monotonic() + _ENDING_SECONDS
+    with _ModelCalls.changed:
+        _ModelCalls.ending = True
+        _ModelCalls.changed.wait_for(lambda: not _ModelCalls.running, timeout=_ENDING_SECONDS)
+    for thread in list(_ModelCalls.threads):
+        thread.join(max(0.0, latest - time.monotonic()))
 
 
 def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
@@ -75,7 +123,7 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name="surerag-blocking", daemon=True).start()
+    _BlockingThread(target=run, name="surerag-blocking", daemon=True).start()
     return future
 
 
@@ -115,6 +163,14 @@ def renew_after_fork(callback: Callable[[], object]) -> None:
     """Register a function that each forked process calls first, for example to replace a held lock."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
+
+
+def _forget_model_calls() -> None:
+    _ModelCalls.running, _ModelCalls.changed = 0, threading.Condition()
+    _ModelCalls.threads.clear()
+
+
+renew_after_fork(_forget_model_calls)
 
 
 _closing: set[asyncio.Task[object]] = set()

@@ -347,6 +347,48 @@ async def test_a_cancelled_task_stops_its_generation(reader: TransformersReader)
     assert pace.made <= 6
 
 
+LEFT = """
+import asyncio, threading, time
+from surerag.messages import SamplingParams
+from surerag.readers.local.engine import Batch
+from surerag.readers.protocol import _stepped
+from tests.readers.local.support import reader_of
+
+begun, step = threading.Event(), Batch.step
+
+def slow_step(batch):
+    begun.set()
+    time.sleep(0.3)
+    step(batch)
+
+def chunks(reader):
+    try:
+        yield from reader.stream("Where?", SamplingParams(max_tokens=400))
+    finally:
+        time.sleep(0.3)  # stands for the time in which tensors are freed
+        print("freed", flush=True)
+
+async def read():
+    async for _ in _stepped(chunks(reader_of())):
+        pass
+
+async def main():
+    reading = asyncio.create_task(read())
+    while not begun.is_set():
+        await asyncio.sleep(0.01)
+
+Batch.step = slow_step
+asyncio.run(main())
+"""
+
+
+def test_a_process_ends_after_the_step_of_a_stream_that_nobody_reads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "freed\n", "the thread was killed while it used the model"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_lock_held_by_another_thread_does_not_hang_a_forked_child(reader: TransformersReader) -> None:
     pace = Pace(3)

@@ -23,7 +23,7 @@ from surerag.messages import (
     SamplingParams,
     Usage,
 )
-from surerag.readers.calls import renew_after_fork
+from surerag.readers.calls import model_call, renew_after_fork
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
@@ -218,7 +218,7 @@ class TransformersReader(BaseReader):
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
             ThinkingBudgetError: If the model was still thinking when it had used all its tokens for thoughts.
         """
-        with self._lock:
+        with self._lock, model_call():
             encoded = self._encode_prompts(prompts, samplings)
             grown = self._engine.generate(encoded)
             self._count(encoded, [sequence for row in grown for sequence in row])
@@ -240,7 +240,7 @@ class TransformersReader(BaseReader):
         errors as :meth:`generate_each`.
         """
         check_at_least(1, n_tokens=n_tokens)
-        with self._lock:
+        with self._lock, model_call():
             encoded = self._encode_prompts(prompts, [replace(sampling, n=1) for sampling in samplings])
             handles = self._engine.begin(encoded, n_tokens)
             self._count(encoded, [handle.answer for handle in handles])
@@ -298,7 +298,7 @@ class _BegunAnswer(BegunGeneration):
             raise InputError("generations of different readers cannot be completed together")
         if len(set(map(id, begun))) < len(begun):
             raise InputError("the same generation cannot be completed twice")
-        with reader._lock:
+        with reader._lock, model_call():
             for item in begun:
                 item._check_open()
             before = _written([handle.answer for handle in handles])
@@ -312,7 +312,7 @@ class _BegunAnswer(BegunGeneration):
 
     def chunks(self) -> Iterator[Chunk]:
         reader, handle = self._reader, self._handle
-        with reader._lock:
+        with reader._lock, model_call():
             self._check_open()
             batch = reader._engine.resume(handle)
             self._end("completed")
@@ -327,7 +327,7 @@ class _BegunAnswer(BegunGeneration):
                     return
                 if piece:
                     yield Chunk(piece)
-                with reader._lock:
+                with reader._lock, model_call():
                     batch.step()
         finally:
             reader._usage.add(_written([sequence], before))
