@@ -33,7 +33,7 @@ from langchain_core.tracers import LangChainTracer
 from langchain_surerag.base import Part
 from langchain_surerag.chat import ChatReader
 from langchain_surerag.families import OPENAI, Leaf, inner_runnables
-from langchain_surerag.inputs import role_of
+from langchain_surerag.inputs import check_has_question, role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import has_run, run_program, without_streaming
 from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunTree, Watcher
@@ -490,7 +490,7 @@ class SelectiveAnswer(CertaintyChain):
     Raises:
         ConfigurationError: If ``abstention`` is empty, the policy was calibrated for another model or other
             settings, or the model was not asked for log-probabilities.
-        InputError: If the output has no answer.
+        InputError: If the question is empty, or the output has no answer.
 
     Example:
         >>> from surerag import AbstentionPolicy, FakeReader
@@ -539,6 +539,7 @@ class SelectiveAnswer(CertaintyChain):
         raise ConfigurationError(certainty.reason, hint=HOW_TO_GET_CERTAINTY)
 
     async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        check_has_question(value)
         self._check_parts()
         watcher = _CallWatcher(self._measure)
         config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})

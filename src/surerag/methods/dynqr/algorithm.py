@@ -48,6 +48,9 @@ def rewrite_when_uncertain(
     [original] = yield from steps.answer({question: passages})
     act = original.uncertainty > threshold
     reason = f"{metric_name(options.metric)} {'above' if act else 'at or below'} threshold"
+    if math.isinf(threshold):
+        when = "always" if threshold < 0 else "never"
+        reason = f"with this threshold, DynQR {when} rewrites the query"
     if act and (not original.answer.strip() or is_abstention(original.answer, options.abstention)):
         reason = "the first answer is empty or abstains"
     yield from emit(
