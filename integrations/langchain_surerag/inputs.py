@@ -23,9 +23,8 @@ from surerag.effects import (
     handled,
     perform,
 )
-from surerag.errors import MISCONFIGURED, InputError
+from surerag.errors import MISCONFIGURED, InputError, check_question
 from surerag.messages import EVENT_SENTENCES, Message, Role, Template
-from surerag.methods.shared import check_question
 from surerag.prompts import in_conversation
 from surerag.readers import in_plain_words
 

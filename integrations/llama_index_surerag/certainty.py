@@ -53,8 +53,7 @@ from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning, SelectedAnswer
 from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
 from surerag.drivers import arun, maybe_await, run, run_blocking
-from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
-from surerag.methods.shared import check_question
+from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind, check_question
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
 

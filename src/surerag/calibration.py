@@ -194,7 +194,8 @@ def scope_of(component: Any) -> dict[str, str]:
 
 
 class _Policy:
-    __slots__ = ("_warned",)  # subjects of the warnings so far; not set before the first warning
+    __slots__ = ("_warned",)
+    _warned: set[str]  # subjects of the warnings so far; not set before the first warning
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
     _HOW_TO_MAKE: ClassVar[str]
     threshold: float

@@ -135,6 +135,17 @@ MISCONFIGURED = (
 """Errors of a misconfigured pipeline; methods raise them and do not fall back to the original input."""
 
 
+def check_question(question: object) -> None:
+    """Raise InputError unless a question is a non-empty text."""
+    if not isinstance(question, str):
+        raise InputError(
+            f"a question is a text, got a {type(question).__name__}",
+            hint="pass one question; for several questions, call run_many",
+        )
+    if not question.strip():
+        raise InputError("the question is empty", hint="pass a question")
+
+
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn at the line of the user's code, which called this package directly or through a framework."""
     level, frame = 2, sys._getframe(1)

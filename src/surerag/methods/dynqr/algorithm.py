@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from surerag.effects import Generate, Program, Retrieve, ReturnAnswer, emit, perform
-from surerag.errors import check_items
+from surerag.errors import check_items, check_question
 from surerag.messages import EVENT_SENTENCES, Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
-from surerag.methods.shared import MUST_RAISE, check_question
+from surerag.methods.shared import MUST_RAISE
 from surerag.prompts import format_passages, in_conversation, with_abstention
 from surerag.readers.failures import in_plain_words
 from surerag.text import is_abstention
