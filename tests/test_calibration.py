@@ -15,6 +15,7 @@ import pytest
 
 from surerag import calibration
 from surerag.calibration import (
+    AbstentionPolicy,
     CalibrationRow,
     CalibrationWarning,
     betting_p_value,
@@ -22,8 +23,11 @@ from surerag.calibration import (
     calibrate_threshold,
     paired_p_value,
 )
+from surerag.certainty import certainty_of
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import evaluate
+from surerag.messages import Passage, TokenTrace
+from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.readers.fake import FakeReader
 
@@ -212,8 +216,71 @@ def test_a_policy_is_refused_for_another_reader_gate_retriever_or_setting() -> N
     for part in ("reader", "gate", "retriever", "settings"):
         with pytest.raises(ConfigurationError, match=f"calibrated for the {part} "):
             policy.check(scope | {part: "another"})
-    with pytest.warns(CalibrationWarning, match="does not record the gate, retriever, settings"):
+    with pytest.warns(
+        CalibrationWarning, match="not record the gate, retriever and settings of.* the same gate"
+    ):
         replace(policy, scope={"reader": "llama"}).check(scope)
+
+
+def test_a_policy_warns_once_of_each_part_at_the_users_line() -> None:
+    policy = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1), scope={"reader": "r"})
+    certainty = certainty_of(TokenTrace(("Velm",), (-0.1,)), scope={"reader": "r", "prompt": "p"})
+    more = replace(certainty, scope={**certainty.scope, "settings": "s"})
+    with pytest.warns(CalibrationWarning, match="not record the prompt of .* the same prompt$") as warned:
+        [policy.select("Velm", one) for one in (certainty, certainty, more)]
+    assert [str(one.message).split()[6] for one in warned] == ["prompt", "settings"]
+    assert {one.filename for one in warned} == {__file__}
+
+
+def test_an_infeasible_policy_says_that_it_always_searches() -> None:
+    rag = LazyRAG(FakeReader(lambda prompt: "Velm", entropy=0.1), FixedSummary("Velm"), "Ada lives in Velm.")
+    policy = calibrate_threshold(rows_of(range(25), [1] * 25, [1] * 25), component=rag)
+    for kind in (LazyRAG, UncertaintyRewriter):
+        policy = replace(policy, scope={})
+        options = {"summaries": "Ada."} if kind is LazyRAG else {}
+        with pytest.warns(CalibrationWarning, match="would be needed. This policy always searches") as warned:
+            component = kind(rag.reader, rag.retriever, threshold=policy, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CalibrationWarning)
+            result = component.with_options(max_tokens=9).run("Where?")
+        assert [one.filename for one in warned if "always" in str(one.message)] == [__file__]
+        reason = result.decision.reason if kind is LazyRAG else result.reason
+        assert "always" in reason
+        assert "inf" not in reason
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("policy", r"holds an? \w+Policy\. Load it with \w+Policy\.load\("),
+        (
+            "question,answer",
+            "not a policy: expected .*Policy, found 'question,answer'. Make the file with",
+        ),
+        ("", "found an empty file"),
+        ("[1]", r"found \[1\]"),
+        ('{"a": 1}', "found no threshold"),
+        (b"\xff", "found bytes that are not text"),
+        (None, "cannot be read: Is a directory"),
+    ],
+)
+@pytest.mark.parametrize("kind", [AbstentionPolicy, calibration.ThresholdPolicy])
+def test_a_file_that_holds_no_such_policy_is_named(
+    kind: Any, content: str | bytes | None, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.json"
+    if content is None:
+        path.mkdir()
+    elif content != "policy":
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    elif kind is AbstentionPolicy:
+        calibrate_threshold(rows_of(range(25), [1] * 25, [1] * 25)).save(path)
+    else:
+        calibrate_abstention(rows_of(range(25), [1] * 25, [1] * 25), max_risk=0.2).save(path)
+    with pytest.raises(InputError, match=message) as refused:
+        kind.load(path)
+    assert "pydantic" not in str(refused.value)
+    assert str(path) in str(refused.value)
 
 
 @pytest.mark.parametrize("suffix", ["threshold", "abstention"])
@@ -237,8 +304,9 @@ def test_policies_are_read_back_from_json(suffix: str, tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
         if text is not None:
             path.write_text(text)
-        with pytest.raises(InputError):
+        with pytest.raises(InputError) as refused:
             type(policy).load(path)
+        assert "pydantic" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -286,6 +354,13 @@ def test_scores_that_say_nothing_are_warned_of() -> None:
         calibrate_threshold([CalibrationRow(i, 0.0, float(i < 20)) for i in range(200)])
 
 
+class Corpus:
+    """A retriever without a name."""
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        return [Passage("Velm")]
+
+
 def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:
     """A policy from a component's run is its threshold; another reader, gate or prompt refuses it."""
     rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
@@ -298,6 +373,7 @@ def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:
         {"reader": FakeReader(["Velm"], name="another")},
         {"gate": "margin"},
         {"top_n": 2},
+        {"retriever": Corpus()},
     ):
         with pytest.raises(ConfigurationError, match="the policy was calibrated for"):
             rag.with_options(threshold=policy, **change)
@@ -462,9 +538,7 @@ def test_a_file_that_is_no_policy_is_named_with_how_to_make_one(
     path = tmp_path / "questions.csv"
     path.write_text(content)
     made = r"calibrate_\w+\(rows.*\)\.save\(path\)"
-    with pytest.raises(
-        InputError, match=rf"questions\.csv is not a policy file: .*Make the file with {made}"
-    ):
+    with pytest.raises(InputError, match=rf"questions\.csv is not a policy: .*[Mm]ake the file with {made}"):
         kind.load(path)
 
 
@@ -472,5 +546,5 @@ def test_a_policy_whose_threshold_is_no_number_is_refused() -> None:
     """It would be above no uncertainty and below none, and so never act."""
     rows = [CalibrationRow(number, 1.0, 1.0) for number in range(200)]
     values = calibrate_threshold(rows).to_dict()
-    with pytest.raises(InputError, match="threshold is NaN"):
+    with pytest.raises(InputError, match="threshold that is NaN"):
         calibration.ThresholdPolicy.from_dict({**values, "threshold": "nan"})

@@ -33,7 +33,7 @@ from langchain_core.tracers import LangChainTracer
 from langchain_surerag.base import Part
 from langchain_surerag.chat import ChatReader
 from langchain_surerag.families import OPENAI, Leaf, inner_runnables
-from langchain_surerag.inputs import role_of
+from langchain_surerag.inputs import check_has_question, role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import has_run, run_program, without_streaming
 from langchain_surerag.watching import (
@@ -511,7 +511,7 @@ class SelectiveAnswer(CertaintyChain):
     Raises:
         ConfigurationError: If ``abstention`` is empty, the policy was calibrated for another model or other
             settings, or the model was not asked for log-probabilities.
-        InputError: If the output has no answer.
+        InputError: If the question is empty, or the output has no answer.
 
     Example:
         >>> from surerag import AbstentionPolicy, FakeReader
@@ -539,8 +539,9 @@ class SelectiveAnswer(CertaintyChain):
             warnings.warn(f"no answer will be shown: {policy.guarantee}", CalibrationWarning, stacklevel=2)
         self._abstention = abstention
         self._check_parts()
-        known = scope_before_calls(chain._chain if isinstance(chain, CertaintyChain) else chain)
-        policy.check({part: known.get(part, mine) for part, mine in policy.scope.items()})
+        if policy is not None:
+            known = scope_before_calls(chain._chain if isinstance(chain, CertaintyChain) else chain)
+            policy.check({part: known.get(part, mine) for part, mine in policy.scope.items()})
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Yield the output in one piece, because no part of an unsure answer may be shown."""
@@ -561,6 +562,7 @@ class SelectiveAnswer(CertaintyChain):
         raise ConfigurationError(certainty.reason, hint=HOW_TO_GET_CERTAINTY)
 
     async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        check_has_question(value)
         self._check_parts()
         watcher = _CallWatcher(self._measure)
         config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})

@@ -23,7 +23,7 @@ from surerag.effects import (
     handled,
     perform,
 )
-from surerag.errors import MISCONFIGURED, InputError
+from surerag.errors import MISCONFIGURED, InputError, check_question
 from surerag.messages import EVENT_SENTENCES, Message, Role, Template
 from surerag.prompts import in_conversation
 from surerag.readers import in_plain_words
@@ -95,6 +95,26 @@ def query_of(value: Any) -> Query:
         )
     query = _query(value[key])
     return Query(query.question, (*_history(value, key, query.question), *query.history))
+
+
+def check_has_question(value: Any) -> None:
+    """Raise an InputError if an input is an empty question; accept inputs of any other form."""
+    is_mapping = isinstance(value, Mapping)
+    given = [value[name] for name in _KEYS if value.get(name) is not None] if is_mapping else [value]
+    texts = [_last_text(one) for one in given]
+    if texts and all(text is not None and not text.strip() for text in texts):
+        check_question("")
+
+
+def _last_text(value: Any) -> str | None:
+    value = value.to_messages() if isinstance(value, PromptValue) else value
+    if isinstance(value, list | tuple) and value:
+        try:
+            [value] = convert_to_messages([value[-1]])
+        except (ValueError, TypeError, NotImplementedError):
+            return None
+    value = value.content if isinstance(value, BaseMessage) and value.type == "human" else value
+    return value if isinstance(value, str) else None
 
 
 def _query(value: Any) -> Query:

@@ -146,6 +146,11 @@ class RunnableRetriever:
         self.runnable: Runnable[str, list[Any]] = runnable
         self._takes_k = takes_k(runnable)
 
+    @property
+    def name(self) -> str:
+        """Class name of LangChain's retriever; a calibrated threshold is valid only for this class."""
+        return type(getattr(self.runnable, "original", self.runnable)).__name__
+
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return at most ``k`` passages, best first.
 

@@ -53,7 +53,7 @@ from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning, SelectedAnswer, check_policy, order_hint
 from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
 from surerag.drivers import arun, maybe_await, run, run_blocking
-from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
+from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind, check_question
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
 
@@ -236,6 +236,10 @@ class _Selecting(Shareable):
             returned a stream. Third, the selected answer, whose text is the engine's answer or the
             abstention.
         """
+        if isinstance(question, tuple):
+            check_question(question[0])
+        elif not question.custom_embedding_strs and not question.embedding and not question.image_path:
+            check_question(question.query_str)
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
         with nothing if self._second_opinion is None else noted_calls() as calls:
@@ -350,6 +354,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
         ConfigurationError: If the abstention is empty, if the policy was calibrated for another model, gate,
             retriever or prompt, or if the LLM is not asked for log-probabilities. Some of these errors are
             raised only at the first answer.
+        InputError: If the question is empty.
     """
 
     def __init__(
@@ -409,6 +414,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
     Raises:
         ConfigurationError: As for :class:`AbstainingQueryEngine`.
+        InputError: If the message is empty.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from surerag.certainty import NO_WORDS, Certainty, without_address
 from surerag.errors import (
@@ -37,7 +37,7 @@ from surerag.errors import (
     check_items,
     check_kind,
     extra,
-    with_article,
+    warn_user,
     writing,
 )
 from surerag.measures import auroc
@@ -175,9 +175,10 @@ def _comparable(certainty: Certainty) -> float:
 def scope_of(component: Any) -> dict[str, str]:
     """Return the scope of a component: the names and settings for which a calibrated policy is valid.
 
-    The scope of a component has four parts. ``reader`` and ``retriever`` are names; the reader's server
-    address is replaced by a hash. ``gate`` is the gate or metric, with the settings that change the scale of
-    the uncertainty. ``settings`` is a hash of the prompts and options. An unknown part is an empty text.
+    The scope of a component has four parts. ``reader`` is the reader's name, in which a hash replaces the
+    server's address. ``retriever`` is the retriever's attribute ``name`` or, without this attribute, the name
+    of the retriever's class. ``gate`` is the gate or metric, with the settings that change the scale of the
+    uncertainty. ``settings`` is a hash of the prompts and options.
 
     Args:
         component: A component such as ``LazyRAG`` or ``UncertaintyRewriter``; or a
@@ -197,13 +198,14 @@ def scope_of(component: Any) -> dict[str, str]:
     return {
         "reader": without_address(component.reader.name),
         "gate": uncertainty if isinstance(uncertainty, str) else json.dumps(uncertainty, sort_keys=True),
-        "retriever": str(getattr(component.retriever, "name", "")),
+        "retriever": str(getattr(component.retriever, "name", None) or type(component.retriever).__name__),
         "settings": hashlib.sha256(written.encode()).hexdigest()[:16],
     }
 
 
 class _Policy:
-    __slots__ = ()
+    __slots__ = ("_warned",)
+    _warned: set[str]  # subjects of the warnings so far; not set before the first warning
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
     _HOW_TO_MAKE: ClassVar[str]
     threshold: float
@@ -220,16 +222,25 @@ class _Policy:
         Raises:
             InputError: If the values do not describe a policy of this class.
         """
+        return cls._read(values, "the mapping", "from_dict(…)")
+
+    @classmethod
+    def _read(cls, values: Any, source: str, call: str) -> Self:
+        for other, mark in _MARKS.items():
+            if isinstance(values, Mapping) and mark in values and other.split()[1] != cls.__name__:
+                raise InputError(f"{source} holds {other}", hint=f"load it with {other.split()[1]}.{call}")
         try:
             policy = TypeAdapter(cls).validate_python(values)
-            if math.isnan(policy.threshold):
-                raise ValueError("the threshold is NaN")
-            return policy
-        except ValueError as error:
-            raise InputError(
-                f"this is not {with_article(cls.__name__)}: {error}",
-                hint=f"load a file that {cls.__name__}.save() wrote",
-            ) from error
+            if not math.isnan(policy.threshold):
+                return policy
+            found = "a threshold that is NaN"
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            name = ".".join(map(str, wrong["loc"]))
+            found = f"{f'{name}: ' if name else ''}{wrong['input']!r:.80}"
+            if wrong["type"] == "missing":
+                found = f"no {name}"
+        raise _not_a_policy(cls, source, found)
 
     def save(self, path: str | Path) -> None:
         """Write the policy to a JSON file.
@@ -247,15 +258,19 @@ class _Policy:
         Raises:
             InputError: If the file cannot be read, or is not a policy of this class.
         """
+        text = ""
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            text = Path(path).read_text(encoding="utf-8")
+            values = json.loads(text)
         except OSError as error:
-            raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
             raise InputError(
-                f"{path} is not a policy file: it holds no JSON", hint=cls._HOW_TO_MAKE
+                f"{path} cannot be read: {error.strerror or error}", hint=cls._HOW_TO_MAKE
             ) from error
-        return cls.from_dict(values)
+        except ValueError as error:
+            is_empty = not Path(path).stat().st_size
+            found = "an empty file" if is_empty else f"{text!r:.40}" if text else "bytes that are not text"
+            raise _not_a_policy(cls, str(path), found) from error
+        return cls._read(values, str(path), f'load("{path}")')
 
     def check(self, component: Any) -> None:
         """Check that a component has the reader, gate, measure, retriever and settings of the calibration.
@@ -267,7 +282,8 @@ class _Policy:
             ConfigurationError: If a part of the component's scope differs from the policy's scope.
 
         Warns:
-            CalibrationWarning: If the policy's scope lacks a part that the component's scope has.
+            CalibrationWarning: If the policy's scope lacks a part that the component's scope has. Each policy
+                object warns once of each part.
         """
         scope = scope_of(component)
         for part, mine in self.scope.items():
@@ -277,13 +293,33 @@ class _Policy:
                     f"the policy was calibrated for the {part} {mine!r} and is used with {yours!r}",
                     hint=_REMEDIES.get(part, "calibrate again: a policy holds for one model and retriever"),
                 )
-        if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
-            warnings.warn(
-                f"the policy does not record the {', '.join(missing)} of its calibration; the guarantee "
-                f"holds only if the present {', '.join(missing)} is the same",
+        missing = [part for part, yours in scope.items() if yours and not self.scope.get(part)]
+        if missing := [part for part in missing if self._is_news(part)]:
+            parts = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+            warn_user(
+                f"the policy does not record the {parts} of its calibration; the guarantee holds only with "
+                f"the same {parts}",
                 CalibrationWarning,
-                stacklevel=3,
             )
+
+    def _is_news(self, subject: str) -> bool:
+        """Return True at the first call with this subject, so that the policy warns of it once."""
+        try:
+            warned: set[str] = self._warned
+        except AttributeError:
+            object.__setattr__(self, "_warned", warned := set())
+        is_news = subject not in warned
+        warned.add(subject)
+        return is_news
+
+
+_MARKS = {"a ThresholdPolicy": "max_loss", "an AbstentionPolicy": "max_risk"}
+"""For each class of policies, a field that no other class has."""
+
+
+def _not_a_policy(kind: type[_Policy], source: str, found: str) -> InputError:
+    expected = next(name for name in _MARKS if name.endswith(kind.__name__))
+    return InputError(f"{source} is not a policy: expected {expected}, found {found}", hint=kind._HOW_TO_MAKE)
 
 
 class HasCalibrationRows(Protocol):
@@ -368,6 +404,15 @@ class ThresholdPolicy(_Policy):
     verdict: Verdict
     needed: int | None = None
     scope: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, component: Any) -> None:
+        """Check the component's scope, and warn if the policy always searches or rewrites.
+
+        Arguments, errors and warnings are those of :meth:`AbstentionPolicy.check`.
+        """
+        super(ThresholdPolicy, self).check(component)
+        if self.threshold == -math.inf and self._is_news("guarantee"):
+            warn_user(self.guarantee, CalibrationWarning)
 
     @property
     def guarantee(self) -> str:

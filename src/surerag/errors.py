@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
@@ -122,10 +124,34 @@ class TransientServiceError(ServiceError):
     broken: bool = False
 
 
+_NOT_THE_USERS = sys.stdlib_module_names | {
+    "surerag", "langchain_surerag", "llama_index_surerag", "langchain", "langchain_core", "langchain_classic",
+    "langgraph", "llama_index", "llama_index_instrumentation", "workflows", "pydantic", "anyio", "typer",
+}  # fmt: skip
+"""Top-level packages in which :func:`warn_user` does not look for the user's line."""
 MISCONFIGURED = (
     CapabilityError, ConfigurationError, MissingExtraError, MissingServiceError, PromptError, RefusedError
 )  # fmt: skip
 """Errors of a misconfigured pipeline; methods raise them and do not fall back to the original input."""
+
+
+def check_question(question: object) -> None:
+    """Raise InputError unless a question is a non-empty text."""
+    if not isinstance(question, str):
+        raise InputError(
+            f"a question is a text, got {kind_of(question)}",
+            hint="pass one question; for several questions, call run_many",
+        )
+    if not question.strip():
+        raise InputError("the question is empty", hint="pass a question")
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the user's code, which called this package directly or through a framework."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS and frame.f_back:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, stacklevel=level)
 
 
 def check_at_least(least: float, **settings: float | None) -> None:

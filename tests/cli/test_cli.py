@@ -287,9 +287,16 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     assert "no guarantee is possible with 30 questions; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-loss", "0.3", "--output", "loss.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("loss.json")
+    assert policy.scope["retriever"] == ""  # the retriever of the user's pipeline is another one
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
     assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
     assert policy.scope["reader"] == "scripted" and "entropy" in policy.scope["gate"] and policy.n == 30
+    assert "inf:" not in run("calibrate", "run.db", code=4)
+    replacing = ("calibrate", "run.db", "--max-risk", "0.3", "--system", "lazy@inf", "--output")
+    output = " ".join(run(*replacing, "loss.json").split())
+    assert "The policy replaces the ThresholdPolicy that was in loss.json" in output
+    with pytest.raises(ConfigurationError, match=r"run.db is not a policy, and would be overwritten"):
+        run(*replacing, "run.db")
     with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
         run("calibrate", "run.db", "--system", "rewritten")
 

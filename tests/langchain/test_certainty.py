@@ -56,7 +56,7 @@ from surerag import (
 from surerag.calibration import CalibrationWarning
 from surerag.certainty import NO_LOGPROBS, NO_WORDS
 from surerag.demo.reader import base_folder, load_reader
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.readers.fake import reply
 from tests.langchain.conftest import SUMMARY, SURE, UNSURE, chat, search
 from tests.servers.fake_openai import FakeOpenAI, split
@@ -672,6 +672,28 @@ def test_a_policy_of_a_run_of_compare_serves_the_same_model_in_a_chain() -> None
         assert SelectiveAnswer(ChatReader(FakeReader(["Velm"], entropy=0.2)), policy).invoke("Where?")[
             "answer"
         ]
+
+
+async def test_what_a_policy_does_not_record_is_told_once() -> None:
+    reader = FakeReader(lambda prompt: "Velm", entropy=0.2)
+    policy = replace(POLICY, scope={"reader": reader.name})
+    chain = SelectiveAnswer(lcel(with_certainty(ChatReader(reader), policy)), policy)
+    with pytest.warns(CalibrationWarning, match="the policy does not record the") as warned:
+        chain.invoke("Where?")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        await chain.ainvoke("Where?")
+    told = [(one.filename, str(one.message).split()[6]) for one in warned]
+    assert told == [(__file__, "settings"), (__file__, "prompt")]
+
+
+@pytest.mark.parametrize("question", ["", " ", {"question": ""}, [HumanMessage("")], [("user", " ")]])
+async def test_an_empty_question_is_refused(question: Any) -> None:
+    chain = SelectiveAnswer(ChatReader(FakeReader(["Velm"], entropy=0.2)), POLICY)
+    with pytest.raises(InputError, match="the question is empty"):
+        chain.invoke(question)
+    with pytest.raises(InputError, match="the question is empty"):
+        await chain.ainvoke(question)
 
 
 def test_of_several_answers_the_first_is_shown_and_its_certainty_told(toy: FakeOpenAI) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -551,6 +552,31 @@ async def test_a_query_engine_withholds_what_is_not_sure(doubter: LLM, streaming
         assert response.source_nodes
     pieces = list(engine.query(UNKNOWN).response_gen) if streaming else ["No idea."]
     assert pieces == ["No idea."]
+
+
+async def test_what_a_policy_does_not_record_is_told_once() -> None:
+    partial = policy(reader=FakeReader(measured).name)
+    inner = index().as_query_engine(llm=with_certainty(FakeReader(measured), partial))
+    engine = AbstainingQueryEngine(inner, partial)
+    with pytest.warns(CalibrationWarning, match="the policy does not record the") as warned:
+        await engine.aquery(KNOWN)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CalibrationWarning)
+        engine.query(KNOWN)
+    told = [(one.filename, str(one.message).split()[6]) for one in warned]
+    assert told == [(__file__, "settings"), (__file__, "prompt")]
+
+
+async def test_an_empty_question_is_refused(doubter: LLM) -> None:
+    inner = index().as_query_engine(llm=doubter)
+    chat = AbstainingChatEngine(index().as_chat_engine("simple", llm=doubter), policy())
+    for question in ("", " "):
+        with pytest.raises(InputError, match="the question is empty"):
+            AbstainingQueryEngine(inner, policy()).query(question)
+        with pytest.raises(InputError, match="the question is empty"):
+            await AbstainingQueryEngine(inner, None).aquery(question)
+        with pytest.raises(InputError, match="the question is empty"):
+            chat.chat(question)
 
 
 @pytest.mark.parametrize("chat_mode", ["simple", "context", "condense_plus_context", "condense_question"])

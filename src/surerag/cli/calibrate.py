@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +15,7 @@ from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abs
 from surerag.certainty import MEASURES, without_address
 from surerag.cli.display import show
 from surerag.cli.models import check_file
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationRun
 
 INFEASIBLE = 4
@@ -65,6 +67,7 @@ def calibrate(
     The threshold is written to a policy file.
     """
     policy: ThresholdPolicy | AbstentionPolicy
+    replaced = _policy_in(output)
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
             policy = _abstention_policy(rows, system, metric, measure, max_risk, confidence)
@@ -74,11 +77,27 @@ def calibrate(
             scope = rows.settings(name).get("scope", {})
             policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
-    show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
+    is_number = abs(policy.threshold) < math.nextafter(math.inf, 0)
+    show(f"Threshold {policy.threshold:g}: {policy.guarantee}" if is_number else policy.guarantee)
     if isinstance(policy, AbstentionPolicy) and policy.withheld:
         show(f"The policy gives no probabilities: {policy.withheld}.")
+    if replaced:
+        show(f"The policy replaces the {replaced} that was in {output}.")
     show(f'Policy: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("no guarantee") else 0)
+
+
+def _policy_in(output: Path) -> str:
+    """Return the class name of the policy in a file; an empty text if the file is empty or does not exist."""
+    if not output.is_file() or not output.stat().st_size:
+        return ""
+    for kind in (ThresholdPolicy, AbstentionPolicy):
+        with suppress(InputError):
+            kind.load(output)
+            return kind.__name__
+    raise ConfigurationError(
+        f"{output} is not a policy, and would be overwritten", hint="name another file with --output"
+    )
 
 
 def _abstention_policy(

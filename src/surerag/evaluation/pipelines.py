@@ -226,6 +226,8 @@ def build_system(name: str, setup: PipelineSetup) -> System:
         settings = {**method.to_dict(), **settings}
     else:
         settings = {**method.to_dict(), **scope_setting(method)}
+        if "scope" in settings:  # the index belongs to this run, and a policy serves the user's own retriever
+            settings["scope"]["retriever"] = ""
     further = {step: _build_component(step, setup) for step in steps}
     components = [*filter(None, [method]), *further.values()]
     services = _merge([component.services for component in components], setup)

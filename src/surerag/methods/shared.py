@@ -60,17 +60,6 @@ class AnswerResult(Result):
 # Inputs
 
 
-def check_question(question: object) -> None:
-    """Raise InputError unless a question is a non-empty text."""
-    if not isinstance(question, str):
-        raise InputError(
-            f"a question is a text, got {kind_of(question)}",
-            hint="pass one question; for several questions, call run_many",
-        )
-    if not question.strip():
-        raise InputError("the question is empty", hint="pass a question")
-
-
 def check_passages(passages: object) -> None:
     """Raise InputError unless ``passages`` is a list of ``Passage`` objects; the list may be empty."""
     if not isinstance(passages, Sequence) or isinstance(passages, str):

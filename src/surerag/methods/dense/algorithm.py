@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import Generate, Program, emit, perform
-from surerag.errors import InputError
+from surerag.errors import InputError, check_question
 from surerag.lru import LRUDict
 from surerag.measures import degree_semantic_entropy
 from surerag.messages import EVENT_SENTENCES, Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
-from surerag.methods.shared import CallBudget, check_passages, check_question, is_yes, judge
+from surerag.methods.shared import CallBudget, check_passages, is_yes, judge
 from surerag.prompts import format_passages
 
 Rephrasings = LRUDict[str]

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import Program, Retrieve, emit, perform
-from surerag.errors import ServiceError
+from surerag.errors import ServiceError, check_question
 from surerag.messages import EVENT_SENTENCES, Passage
 from surerag.methods.dense.algorithm import DenseSession, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions, Stop
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped, best_round
-from surerag.methods.shared import MUST_RAISE, check_passages, check_question, embed_unit, unit_vectors
+from surerag.methods.shared import MUST_RAISE, check_passages, embed_unit, unit_vectors
 from surerag.readers.failures import in_plain_words
 
 _DECIMALS = 6

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from surerag.effects import Generate, Program, Retrieve, ReturnAnswer, emit, perform
-from surerag.errors import check_items
+from surerag.errors import check_items, check_question
 from surerag.messages import EVENT_SENTENCES, Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
-from surerag.methods.shared import MUST_RAISE, check_question
+from surerag.methods.shared import MUST_RAISE
 from surerag.prompts import format_passages, in_conversation, with_abstention
 from surerag.readers.failures import in_plain_words
 from surerag.text import is_abstention
@@ -48,6 +48,9 @@ def rewrite_when_uncertain(
     [original] = yield from steps.answer({question: passages})
     act = original.uncertainty > threshold
     reason = f"{metric_name(options.metric)} {'above' if act else 'at or below'} threshold"
+    if math.isinf(threshold):
+        when = "always" if threshold < 0 else "never"
+        reason = f"with this threshold, DynQR {when} rewrites the query"
     if act and (not original.answer.strip() or is_abstention(original.answer, options.abstention)):
         reason = "the first answer is empty or abstains"
     yield from emit(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from numpy.typing import ArrayLike
 
 from surerag.effects import Generate, Program, emit, perform
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, check_question
 from surerag.framing import unquoted
 from surerag.messages import EVENT_SENTENCES, Generation, Passage, Prompt
 from surerag.methods.edc2.clusters import form_clusters
@@ -38,7 +38,7 @@ from surerag.methods.edc2.result import (
     SupportedSentence,
     compressed_passage,
 )
-from surerag.methods.shared import MUST_RAISE, check_passages, check_question
+from surerag.methods.shared import MUST_RAISE, check_passages
 from surerag.prompts import format_passages
 from surerag.readers.failures import in_plain_words
 from surerag.text import split_sentences

@@ -19,6 +19,7 @@ from surerag.effects import (
     emit,
     perform,
 )
+from surerag.errors import check_question
 from surerag.messages import (
     EVENT_SENTENCES,
     NO_SUMMARY,
@@ -34,7 +35,6 @@ from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
 from surerag.methods.shared import (
     MUST_RAISE,
     Needs,
-    check_question,
     checked_number,
     meaning_clusters,
     typical_sample,

@@ -146,8 +146,11 @@ class Gate(ABC):
         """
         flaw = flaw or ("empty first answer" if score is None else "")
         searches = bool(flaw) or (score is not None and score > threshold)
-        side = "above" if searches else "at or below"
-        reason = flaw or f"{self.name} {score:.3g} {side} threshold {threshold:g}"
+        side = f" {'above' if searches else 'at or below'} threshold {threshold:g}"
+        if math.isinf(threshold):
+            when = "always searches" if threshold < 0 else "searches only after an abstention"
+            side = f"; with this threshold, L-RAG {when}"
+        reason = flaw or f"{self.name} {score:.3g}{side}"
         return GateDecision(searches, reason, self.name, score, interval, threshold)
 
     def to_dict(self) -> dict[str, Any]:

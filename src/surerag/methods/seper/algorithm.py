@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Generate, Program, emit, perform
-from surerag.errors import InputError, kind_of
+from surerag.errors import InputError, check_question, kind_of
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights, belief_in_references
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
 from surerag.messages import EVENT_SENTENCES, Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
-from surerag.methods.shared import Judgements, check_passages, check_question, judge
+from surerag.methods.shared import Judgements, check_passages, judge
 from surerag.prompts import format_passages
 
 Floats = NDArray[np.float64]
