@@ -31,6 +31,8 @@ from surerag.documents import FileNotesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.evaluation import EvaluationRun, read_questions
+from surerag.evaluation import evaluate as evaluate_run
+from surerag.evaluation.run import StoredAnswersWarning
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
 from surerag.readers import fake
@@ -77,6 +79,10 @@ def run(*arguments: str, code: int = 0) -> str:
         raise result.exception
     assert result.exit_code == code, result.output
     return result.output
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 COMPARE = ("compare", "questions.jsonl", "--documents", "docs")
@@ -126,7 +132,7 @@ def test_a_forgotten_column_of_right_answers_is_named_before_anything_is_asked(
 ) -> None:
     (folder / "sheet.csv").write_text("Nr,Frage,Antwort\n1,Where was P1 born?,Orun\n")
     sheet = ("compare", "sheet.csv", "--documents", "docs", "--columns", "question=Frage")
-    with pytest.warns(FileNotesWarning, match=r"these columns are not used: Nr, Antwort; .*references=NAME"):
+    with pytest.warns(FileNotesWarning, match=r"not used: Nr, Antwort; .*question=Frage,references=Antwort"):
         output = run(*sheet)
     assert output.index("sheet.csv has no reference answers: the") < output.index("Reading the documents")
     with pytest.raises(InputError, match="needs reference answers"), pytest.warns(FileNotesWarning):
@@ -239,13 +245,60 @@ def test_the_language_of_documents_tells_where_sentences_end(folder: Path) -> No
         assert corpus.summaries and corpus.summaries.retrieve("P0 kam", 1)[0].text == summary
 
 
-def test_a_changed_run_is_refused(folder: Path) -> None:
+def test_a_changed_run_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(*COMPARE, "--systems", "lazy")
     path = folder / "questions.jsonl"
     path.write_text(path.read_text().replace("P3 born", "P3 christened"))
-    with pytest.raises(ValueError, match=r"pass --ask-again, .*; to keep them, name another file \(--run\)"):
-        run(*COMPARE, "--systems", "lazy")
+    expected = (
+        r"run.db is a run of other questions: 1 of its 30 questions are missing now, such as 'Where was P3"
+    )
+    with monkeypatch.context() as loading:
+        loading.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
+        with pytest.raises(ConfigurationError, match=expected):
+            run(*COMPARE, "--systems", "lazy")
     run(*COMPARE, "--systems", "lazy", "--ask-again")
+
+
+@pytest.mark.parametrize("dry_run", ["5", "30"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_answers_of_dry_runs_block_no_other_questions(
+    dry_run: str, ended: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheet, path = (*COMPARE, "--systems", "lazy"), folder / "questions.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace("born?", "christened?"))
+    with monkeypatch.context() as asking:
+        if not ended:  # the user sees that the questions are wrong, and presses Ctrl-C
+            asking.setattr(models, "evaluate", lambda *a, **k: evaluate_run(*a, **k) and interrupt())
+        run(*sheet, "--dry-run", dry_run, code=0 if ended else models.INTERRUPTED)
+    path.write_text(text)
+    with pytest.warns(StoredAnswersWarning, match="of other questions: .*; it has only answers of dry runs"):
+        run(*sheet)
+    assert "questions of dry runs" not in (folder / "run.html").read_text()
+    path.write_text(text.replace("born?", "seen?"))
+    with pytest.raises(ConfigurationError, match="is a run of other questions"):
+        run(*sheet)  # the complete run is no dry run
+
+
+def test_new_reference_answers_are_scored_without_asking_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace("answers", "Antwort"))
+    asked = (*COMPARE, "--systems", "plain", "--columns")
+    with pytest.warns(FileNotesWarning, match="no reference answers"):
+        run(*asked, "question=question")
+    with monkeypatch.context() as asking:
+        asking.setattr(fake.FakeReader, "generate", lambda *_, **__: pytest.fail("a question was asked"))
+        with pytest.warns(StoredAnswersWarning, match="30 stored questions got other reference answers"):
+            output = run(*asked, "question=question,references=Antwort")
+    assert "60 of 60" not in output and "30 of 30" in output
+    with EvaluationRun("run.db") as rows:
+        assert sum(rows.values("plain", "contains").values()) == QUESTIONS
+    run("evaluate", "questions.jsonl", "--columns", "references=Antwort", "--entailer", "exact")
+    path.write_text(path.read_text().replace("Velm", "Rome"))  # ΔSePer depends on the reference answers
+    with pytest.raises(ConfigurationError, match="run of the same questions with other reference answers"):
+        run("evaluate", "questions.jsonl", "--columns", "references=Antwort", "--entailer", "exact")
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,12 @@ from surerag.cli.train_rewriter import train_rewriter
 from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import EmbeddingCacheWarning
 from surerag.errors import ConfigurationError, InputError, PromptError, SureragError
+from surerag.evaluation.run import StoredAnswersWarning
 from surerag.text import printable
 
 FAILED, WRONG_USAGE = 1, 2
 _WARNINGS_AS_NOTES = (
-    SkippedFilesWarning, FileNotesWarning, EmbeddingCacheWarning, CalibrationWarning
+    SkippedFilesWarning, FileNotesWarning, EmbeddingCacheWarning, CalibrationWarning, StoredAnswersWarning
 )  # fmt: skip
 """Classes of warnings that are printed as notes; warnings of other classes are hidden."""
 

@@ -22,6 +22,7 @@ from surerag.cli.models import (
     Model,
     RunFile,
     ask_systems,
+    check_run_of,
     command_line,
     load_corpus,
     load_reader,
@@ -43,7 +44,7 @@ from surerag.evaluation.gate import (
 )
 from surerag.evaluation.pipelines import PipelineSetup, build_system, needs_summaries, parse_system
 from surerag.evaluation.report import example_answers, forecast, terminal_table, write_report
-from surerag.evaluation.run import METRICS
+from surerag.evaluation.run import DRY_RUN, METRICS
 from surerag.text import counted
 
 DEFAULT = "plain,lazy,rewritten,selected"
@@ -115,8 +116,9 @@ def compare(
     if "oracle" in names:
         _check_contexts(items, questions)
     _check_references(items, questions, requirements)
-    reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
+    check_run_of(asked_now, run, ask_again)
+    reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(
         documents,
         language,
@@ -135,12 +137,14 @@ def compare(
     else:  # a complete run may retrieve other passages, so the answers of a dry run need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
-    with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
+    with ask_systems(built, asked_now, run, at_a_time, ask_again, dry_run=dry_run > 0) as rows:
         about = {
             "documents": f"{documents} ({corpus.n_passages:,} passages)",
             SKIPPED: "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items()) or "none",
             "questions": f"{questions} ({len(items):,})",
         }
+        if not dry_run:
+            about[DRY_RUN] = ""
         rows.record(provenance(reader, base_url, about))
         rows.record_documents(documents_by_question)
         if not dry_run:

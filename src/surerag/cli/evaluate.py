@@ -18,6 +18,7 @@ from surerag.cli.models import (
     Model,
     RunFile,
     ask_systems,
+    check_run_of,
     load_reader,
     parse_columns,
     provenance,
@@ -84,14 +85,15 @@ def evaluate(
             f"{file} has questions without reference answers, which ΔSePer needs",
             hint="pass --score dense, or --columns references=NAME if the column has another name",
         )
-    reader = load_reader(base_url, model, dtype)
-    measure, settings = _measure(score, reader, _entailer(entailer, reader))
     contexts: dict[str, dict[str, tuple[str, ...]]] = {}
     questions: dict[str, Question] = {}
     for row in rows:
         question = Question(row.text, row.references, id=row.id, group=row.group)
         questions.setdefault(question.key, question)
         contexts.setdefault(row.system or "contexts", {})[question.key] = row.contexts
+    check_run_of([*questions.values()], run, ask_again)
+    reader = load_reader(base_url, model, dtype)
+    measure, settings = _measure(score, reader, _entailer(entailer, reader))
 
     def build(name: str) -> System:
         def answer(question: Question) -> EvaluationAnswer:
@@ -100,7 +102,7 @@ def evaluate(
         return System(name, answer, {**settings, "contexts": contexts[name]})
 
     systems = {name: build(name) for name in contexts}
-    with ask_systems(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
+    with ask_systems(systems, [*questions.values()], run, at_a_time, ask_again, metrics={}) as result:
         result.record(
             provenance(reader, base_url, {"contexts": f"{file} ({counted(len(questions), 'question')})"})
         )

@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from importlib.metadata import version
@@ -147,8 +147,8 @@ AskAgain = Annotated[
     bool,
     typer.Option(
         "--ask-again",
-        help="If a system or a question has changed since the run began, ask again and replace the stored "
-        "answers. Without this option, a change is an error.",
+        help="If a system or a question has changed since the run began, ask again what has changed, and "
+        "keep the other answers. Without this option, a change is an error.",
     ),
 ]
 
@@ -344,15 +344,27 @@ def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> l
     return [passages[at] for at in sorted(best)]
 
 
+def check_run_of(questions: Sequence[Question], run: Path, ask_again: bool) -> None:
+    """Raise a ConfigurationError if a run was made with other questions, before a model is loaded."""
+    if run.exists() and not ask_again:
+        with EvaluationRun(run, create=True) as stored:
+            stored.check_questions(questions)
+
+
 def ask_systems(
     systems: Mapping[str, System],
-    questions: Iterable[Question],
+    questions: Sequence[Question],
     run: Path,
     at_a_time: int,
     ask_again: bool,
+    *,
+    dry_run: bool = False,
     **options: Any,
 ) -> EvaluationRun:
     """Run the systems on questions with a progress bar; after Ctrl-C, print how to continue, and exit."""
+    if dry_run:
+        with EvaluationRun(run, create=True) as stored:
+            stored.begin_dry_run(questions)
     options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
     try:
         return evaluate(systems, questions, run, progress=True, **options)
