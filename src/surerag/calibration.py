@@ -293,6 +293,13 @@ class HasCalibrationRows(Protocol):
         """Return one row for each question."""
 
 
+class HasCertaintyRows(Protocol):
+    """An object that supplies answers with certainty, such as a run of :func:`surerag.evaluate`."""
+
+    def certainty_rows(self) -> list[CalibrationRow]:
+        """Return one row for each answer of the only system whose answers have a certainty."""
+
+
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
@@ -868,7 +875,7 @@ class AbstentionPolicy(_Policy):
 
 
 def calibrate_abstention(
-    rows: Sequence[CalibrationRow] | HasCalibrationRows,
+    rows: Sequence[CalibrationRow] | HasCertaintyRows,
     *,
     max_risk: float,
     confidence: float = 0.95,
@@ -897,9 +904,11 @@ def calibrate_abstention(
     samples. Since this share is chosen by its wrong answers, more questions are often needed.
 
     Args:
-        rows: One row for each answer, or a run of :func:`surerag.evaluate`. A row has the uncertainty of the
-            answer and, in the field ``score_without``, the score of the answer, as in the result of
-            ``CalibrationRow.of(certainty, score)``. An answer with a score of 0.5 or more counts as right.
+        rows: One row for each answer, or a run of :func:`surerag.evaluate` in which one system's answers have
+            a certainty. For a run with several such systems, pass ``run.certainty_rows("plain")``. A row has
+            the uncertainty of the answer and, in the field ``score_without``, the score of the answer, as in
+            the result of ``CalibrationRow.of(certainty, score)``. An answer with a score of 0.5 or more
+            counts as right.
         max_risk: Largest allowed share of wrong answers among the shown answers, in (0, 1).
         confidence: Confidence level of the guarantee, in (0, 1).
         component: The method that will use the policy, or the method's scope; None if the rows have a scope.
@@ -925,7 +934,7 @@ def calibrate_abstention(
     """
     _check_share("max_risk", max_risk)
     _check_share("confidence", confidence)
-    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
+    rows = rows.certainty_rows() if hasattr(rows, "certainty_rows") else list(rows)
     uncertainty, scores, _ = _sample(rows)
     n, right = len(scores), scores >= 0.5
     if unscored := int(np.isnan(scores).sum()):

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from surerag.calibration import CalibrationRow
 from surerag.errors import writing
-from surerag.evaluation.causes import PLACES, SKIPPED, Causes, Place, causes_of, remedy_of
+from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
 from surerag.evaluation.certainty import (
     RIGHT,
     SHARES,
@@ -430,51 +430,48 @@ def _uncertainty_text(uncertainty: float) -> str:
     return "empty or cut off" if uncertainty == math.inf else f"{uncertainty:.2g}"
 
 
+_UNPLACED = "unplaced"
+"""Class of the segment for wrong answers whose place (:meth:`Causes.place`) is not known."""
+
+
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    counts = {system: why.count(system) for system in run.comparable if why.reports_passages(system)}
+    counts: dict[str, dict[str, int]] = {}
+    for system in run.comparable:
+        if why.reports_passages(system):
+            places = why.count(system)
+            counts[system] = {**places, _UNPLACED: why.count_wrong(system) - sum(places.values())}
     text = f"<p>{_html(' '.join(sentences))}</p>"
     if not counts:
         return f'<section class="causes">{text}</section>'
     bars = "".join(_causes_bar(system, of) for system, of in counts.items())
-    places = [place for place in PLACES if why.names is not None or place != "nowhere"]
-    texts = {place: remedy_of(why, place) for place in places}
-    legend = "".join(
-        f'<li><i class="{place}"></i>The reference answer {_html(text)}: improve {_html(what)}.</li>'
-        for place, (what, text) in texts.items()
-    )
+    shown = [place for place in PLACES if why.names is not None or place != "nowhere"]
+    texts = {
+        place: "The reference answer {1}: improve {0}.".format(*remedy_of(why, place)) for place in shown
+    }
+    if any(of[_UNPLACED] for of in counts.values()):
+        texts[_UNPLACED] = (
+            'The reference answer is only yes, no, a letter or "I do not know.", so a search for its words '
+            "proves nothing."
+        )
+    legend = "".join(f'<li><i class="{place}"></i>{_html(text)}</li>' for place, text in texts.items())
     note = (
         "The search for a reference answer compares words, like the metric “contains”. A passage with the "
         "same meaning in other words is not found."
     )
-    if left_out := _wrong_without_cause(run, why):
-        verb = "is" if left_out == 1 else "are"
-        note += (
-            f" {counted(left_out, 'wrong answer')} {verb} not counted: if the reference answer is only yes, "
-            'no, a letter or "I do not know.", a comparison of words proves nothing.'
-        )
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
     return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
 
 
-def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
+def _causes_bar(system: str, counts: Mapping[str, int]) -> str:
     total, parts = sum(counts.values()), ""
     for place, n in counts.items():
         if n:
             percent = 100 * n / total
-            label = f"{percent:.0f} %" if percent > 8 else ""
+            label = str(n) if percent > 4 else ""
             parts += f'<span class="{place}" style="width:{percent:.2f}%">{label}</span>'
     return f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
-
-
-def _wrong_without_cause(run: Run, why: Causes) -> int:
-    return sum(
-        why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
-        for system in run.comparable
-        if why.reports_passages(system)
-        for key, row in run.answered(system).items()
-    )
 
 
 def _skipped_files(run: Run) -> str:

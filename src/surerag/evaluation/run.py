@@ -367,7 +367,8 @@ class Run:
             raise ConfigurationError(
                 f"the run has no {system}@inf and {system}@-inf; it has {', '.join(names)}",
                 hint=f"compare both: --systems {system}@inf,{system}@-inf; or, to withhold uncertain answers "
-                "of any system, calibrate with --max-risk",
+                "of any system, calibrate with --max-risk, or in Python "
+                f"calibrate_abstention(run.certainty_rows({names[0]!r}), max_risk=0.1)",
             )
         metric = metric or next(iter(self.metrics))
         without, with_ = (self.values(f"{system}@{end}", metric) for end in ("inf", "-inf"))
@@ -385,17 +386,22 @@ class Run:
             )
         return rows
 
-    def certainty_rows(self, system: str, metric: str = "", measure: str = "") -> list[CalibrationRow]:
+    def certainty_rows(self, system: str = "", metric: str = "", measure: str = "") -> list[CalibrationRow]:
         """Return rows for :func:`surerag.calibrate_abstention`: certainty and score of a system's answers.
 
         Answers without log-probabilities and questions without references are left out.
 
         Args:
-            system: Name of a system whose answers have a certainty.
+            system: Name of a system whose answers have a certainty; empty means the only such system.
             metric: Name of the metric that scores the answers; empty means the first metric of the run.
             measure: Name of the measure of uncertainty. Empty means ``DEFAULT_MEASURE`` if all answers have
                 it, and ``WITHOUT_ALTERNATIVES`` otherwise.
+
+        Raises:
+            ConfigurationError: If the system is unknown; or if ``system`` is empty, and the answers of no
+                system or of several systems have a certainty.
         """
+        system = system or self._only_certain()
         scores, rows = self.values(system, metric or next(iter(self.metrics))), self.answered(system)
         return [
             CalibrationRow.of(
@@ -404,6 +410,18 @@ class Run:
             for key, certainty in self.certainties(system, measure).items()
             if key in scores
         ]
+
+    def _only_certain(self) -> str:
+        names = [name for name in self.systems if self.certainties(name)]
+        if len(names) == 1:
+            return names[0]
+        raise ConfigurationError(
+            f"expected the name of a system, got none; the answers of {counted(len(names), 'system')} of the "
+            "run have a certainty",
+            hint=f"choose from {', '.join(names)}, and pass run.certainty_rows({names[0]!r})"
+            if names
+            else "evaluate systems whose model returns log-probabilities, and which report a certainty",
+        )
 
     def certainties(self, system: str, measure: str = "") -> dict[str, Certainty]:
         """Return the certainties of a system's answers by question key, all with the same measure.
