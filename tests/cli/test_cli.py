@@ -25,7 +25,7 @@ import typer
 from typer.testing import CliRunner
 
 from surerag import FakeReader, progress
-from surerag.calibration import AbstentionPolicy, ThresholdPolicy
+from surerag.calibration import AbstentionPolicy, CalibrationWarning, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.documents import FileNotesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
@@ -345,6 +345,20 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     assert policy.scope["reader"] == "scripted" and "entropy" in policy.scope["gate"] and policy.n == 30
     with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
         run("calibrate", "run.db", "--system", "rewritten")
+
+
+@pytest.mark.parametrize("option", ["--max-loss", "--max-risk"])
+def test_calibrate_leaves_questions_without_a_reference_out_and_counts_them(
+    option: str, folder: Path
+) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace('["Velm"]', "[]", 1))
+    run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
+    command = ("calibrate", "run.db", option, "0.3", "--system", "lazy@inf" if "risk" in option else "lazy")
+    with pytest.warns(CalibrationWarning, match="^1 of 30 questions is left out, because it has no score"):
+        run(*command)
+    policy = AbstentionPolicy.load if "risk" in option else ThresholdPolicy.load
+    assert policy("policy.json").n == 29
 
 
 def test_calibrate_withholds_answers_of_any_system_by_their_certainty(

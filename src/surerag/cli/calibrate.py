@@ -94,7 +94,7 @@ def _abstention_policy(
             hint=f"choose from {', '.join(names)} with --system",
         )
     rows = run.certainty_rows(system, metric, measure)
-    if not rows:
+    if all(row.score_without is None for row in rows):
         raise ConfigurationError(
             f"no answer of {system} has both log-probabilities and a score",
             hint="run surerag compare with reference answers, and a model that returns log-probabilities",

@@ -86,6 +86,7 @@ def surest_answers(run: Run, system: str) -> SurestAnswers | None:
 def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
     metric = next((name for name in run.measures if name in run.metrics), "")
     rows = run.certainty_rows(system, metric) if metric else []
+    rows = [row for row in rows if row.score_without is not None]
     if not rows:
         return None
     rows.sort(key=lambda row: row.uncertainty)

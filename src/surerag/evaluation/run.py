@@ -389,7 +389,7 @@ class Run:
     def certainty_rows(self, system: str = "", metric: str = "", measure: str = "") -> list[CalibrationRow]:
         """Return rows for :func:`surerag.calibrate_abstention`: certainty and score of a system's answers.
 
-        Answers without log-probabilities and questions without references are left out.
+        Answers without log-probabilities are left out. A question without references has no score.
 
         Args:
             system: Name of a system whose answers have a certainty; empty means the only such system.
@@ -405,10 +405,9 @@ class Run:
         scores, rows = self.values(system, metric or next(iter(self.metrics))), self.answered(system)
         return [
             CalibrationRow.of(
-                certainty, scores[key], id=rows[key].question.text, group=rows[key].question.group
+                certainty, scores.get(key), id=rows[key].question.text, group=rows[key].question.group
             )
             for key, certainty in self.certainties(system, measure).items()
-            if key in scores
         ]
 
     def _only_certain(self) -> str:
