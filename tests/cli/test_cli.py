@@ -30,7 +30,7 @@ from surerag.cli import app, compare, demo, display, doctor, evaluate, models, t
 from surerag.documents import FileNotesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation import EvaluationRun, read_questions
+from surerag.evaluation import EvaluationRun, read_questions, terminal_table
 from surerag.evaluation import evaluate as evaluate_run
 from surerag.evaluation.run import StoredAnswersWarning
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
@@ -529,6 +529,35 @@ def test_an_interrupted_compare_goes_on(folder: Path) -> None:
 def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
     display.show("a\x1b[2Jb\u202e[red]c")
     assert capsys.readouterr().out == "ab[red]c\n"
+
+
+def test_a_terminal_wraps_between_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    texts = [
+        f"Text {number} says more than fits into a line of the terminal, whose width is 60."
+        for number in "1234"
+    ]
+    display.show(texts[0])
+    display.show_error(texts[1])
+    display.show_note(texts[2])
+    display.show(texts[3], wrap=False)
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        app._silence_libraries()
+        warnings.warn(
+            "A warning is a note that is wrapped as well as an error, if it is long", FileNotesWarning, 1
+        )
+    told = "".join(capsys.readouterr())
+    plain = re.sub(r"\x1b\[\d*m", "", told).split("\n")
+    assert texts[3] in plain  # a command can be copied
+    plain.remove(texts[3])
+    assert max(map(len, plain)) <= 60 and "".join(plain).count("Note: ") == 2
+    assert all(word in " ".join(plain).split() for text in texts[:2] for word in text.split())
+    with evaluate_run({"plain": str.upper, "shout": str.upper}, [("a?", "A")]) as rows:
+        assert max(map(len, str(terminal_table(rows)).split("\n"))) <= 60
 
 
 def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(

@@ -229,6 +229,14 @@ def test_a_run_is_calibrated_for_abstention_without_a_pair_of_thresholds() -> No
         calibrate_abstention(without, max_risk=0.2)
 
 
+@pytest.mark.parametrize(("n", "rows"), [(3, 0), (12, 1), (20, 3)])
+def test_a_share_of_a_handful_of_answers_is_not_shown(n: int, rows: int, tmp_path: Path) -> None:
+    run = run_of(n, plain=lambda number: (number > 0, certainty_of(traced(0.01 * number))))
+    assert str(terminal_table(run)).count("right in the surest") == rows
+    write_report(run, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8").count("<th>right in the surest") == rows
+
+
 def test_one_is_written_in_the_singular(tmp_path: Path) -> None:
     def answer(question: str) -> EvaluationAnswer:
         return EvaluationAnswer("yes", ("yes",), certainty=certainty_of(traced(0.5)))

@@ -153,7 +153,8 @@ def compare(
         if dry_run:
             show(forecast(rows, len(items), prices))
             show(example_answers(rows))
-            show(f"To ask all questions and write the report {page}: {command_line(base_url, '--dry-run')}")
+            show(f"To ask all questions and write the report {page}:")
+            show(command_line(base_url, "--dry-run"), wrap=False)
             return
         verdicts = [check_requirement(rows, text) for text in requirements]
         with step("Writing the report"):

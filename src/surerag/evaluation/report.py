@@ -23,6 +23,7 @@ from surerag.calibration import CalibrationRow
 from surerag.errors import writing
 from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
 from surerag.evaluation.certainty import (
+    FEWEST,
     RIGHT,
     SHARES,
     SurestAnswers,
@@ -128,7 +129,9 @@ class TerminalTable(JupyterMixin):
         yield from self._parts
 
     def __str__(self) -> str:
-        console = Console(width=100, color_system=None)
+        console = Console(color_system=None)
+        if not console.is_terminal:
+            console.width = 100
         with console.capture() as captured:
             console.print(self)
         return captured.get().rstrip()
@@ -346,13 +349,23 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return the cells, by column and system: AUROC, and shares of right answers among the surest answers."""
+    """Return the cells, by column and system: AUROC, and shares of right answers among the surest answers.
+
+    A share of fewer than :data:`FEWEST` answers is left out.
+    """
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
     for share in (*SHARES, 1):
         name = "right in all answers" if share == 1 else f"right in the surest {100 * share:.0f} %"
-        columns[name] = {system: _percent_text(surest.right[share]) for system, surest in surest_of.items()}
+        cells = {
+            system: _percent_text(surest.right[share])
+            if share == 1 or surest.right[share].n >= FEWEST
+            else "–"
+            for system, surest in surest_of.items()
+        }
+        if set(cells.values()) != {"–"}:
+            columns[name] = cells
     columns["answers"] = {system: str(surest.n) for system, surest in surest_of.items()}
     return columns
 
