@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, CalibrationWarning, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
-from surerag.documents import FileNotesWarning
+from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.evaluation import EvaluationRun, read_questions, terminal_table
@@ -278,6 +279,22 @@ def test_answers_of_dry_runs_block_no_other_questions(
     path.write_text(text.replace("born?", "seen?"))
     with pytest.raises(ConfigurationError, match="is a run of other questions"):
         run(*sheet)  # the complete run is no dry run
+
+
+def test_the_page_has_the_notes_on_files_of_the_terminal(folder: Path) -> None:
+    (folder / "docs" / "old.txt").write_bytes("Caf\xe9s in Velm open at nine.".encode("cp1252"))
+    (folder / "docs" / "empty.txt").write_text("")
+    (folder / "sheet.csv").write_bytes(
+        "question,answer\nWhere was P1 born? Caf\xe9?,Orun|Velm\n".encode("cp1252")
+    )
+    ignored = warnings.catch_warnings(action="ignore", category=SkippedFilesWarning)
+    with pytest.warns(FileNotesWarning) as shown, ignored:
+        run("compare", "sheet.csv", "--documents", "docs", "--systems", "plain,none")
+    page = html.unescape((folder / "run.html").read_text("utf-8"))
+    assert "3 notes on files that may have been read wrongly" in page and "One file was not read" in page
+    assert "<li>empty.txt: the file is empty</li>" in page and "<li>old.txt: its encoding is a guess" in page
+    messages = [str(warning.message) for warning in shown if "sheet.csv" in str(warning.message)]
+    assert len(messages) == 2 and all(f"<li>{message}</li>" in page for message in messages)
 
 
 def test_new_reference_answers_are_scored_without_asking_again(
@@ -556,7 +573,7 @@ def test_a_terminal_wraps_between_words(
     plain.remove(texts[3])
     assert max(map(len, plain)) <= 60 and "".join(plain).count("Note: ") == 2
     assert all(word in " ".join(plain).split() for text in texts[:2] for word in text.split())
-    with evaluate_run({"plain": str.upper, "shout": str.upper}, [("a?", "A")]) as rows:
+    with evaluate_run({"plain": lambda q: q, "shout": lambda q: q}, [("a?", "A")]) as rows:
         assert max(map(len, str(terminal_table(rows)).split("\n"))) <= 60
 
 

@@ -96,7 +96,7 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert "<b>town/ada.md: contains the reference answer</b>" in text and "<b>town/ada.md</b>" in text
     assert "the reference answer is in a passage that the model was not shown (bo.pdf)" in text
     assert "the reference answer is in no document" in text
-    assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
+    assert "2 files were not read" in text and "a&lt;b.bin: no known kind" in text
     assert '<i class="unplaced"></i>The reference answer is only yes, no, a letter or' in text
 
 

@@ -26,13 +26,13 @@ from surerag.cli.models import (
     command_line,
     load_corpus,
     load_reader,
-    parse_columns,
     provenance,
+    read_with_notes,
     split_names,
 )
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation import Question, read_questions
-from surerag.evaluation.causes import SKIPPED, documents_with_references
+from surerag.evaluation import Question
+from surerag.evaluation.causes import NOTES, SKIPPED, documents_with_references
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import (
     EXIT_CODES,
@@ -110,7 +110,7 @@ def compare(
     ask_again: AskAgain = False,
 ) -> None:
     """Compare systems on your own questions and documents; print the findings and write a report page."""
-    items = read_questions(questions, columns=parse_columns(columns))
+    items, notes = read_with_notes(questions, columns)
     requirements = require or ()
     names = _check_names(systems, requirements)
     if "oracle" in names:
@@ -141,6 +141,7 @@ def compare(
         about = {
             "documents": f"{documents} ({corpus.n_passages:,} passages)",
             SKIPPED: "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items()) or "none",
+            NOTES: "\n".join([*notes, *(f"{name}: {reason}" for name, reason in corpus.notes.items())]),
             "questions": f"{questions} ({len(items):,})",
         }
         if not dry_run:

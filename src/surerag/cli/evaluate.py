@@ -20,12 +20,13 @@ from surerag.cli.models import (
     ask_systems,
     check_run_of,
     load_reader,
-    parse_columns,
     provenance,
+    read_with_notes,
 )
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import InputError
-from surerag.evaluation import EvaluationAnswer, Question, read_questions
+from surerag.evaluation import EvaluationAnswer, Question
+from surerag.evaluation.causes import NOTES
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
@@ -74,7 +75,7 @@ def evaluate(
     ask_again: AskAgain = False,
 ) -> None:
     """Measure how much retrieved contexts help a model, question by question."""
-    rows = read_questions(file, columns=parse_columns(columns))
+    rows, notes = read_with_notes(file, columns)
     if not any(row.contexts for row in rows):
         raise InputError(
             f"{file} has no contexts",
@@ -104,7 +105,11 @@ def evaluate(
     systems = {name: build(name) for name in contexts}
     with ask_systems(systems, [*questions.values()], run, at_a_time, ask_again, metrics={}) as result:
         result.record(
-            provenance(reader, base_url, {"contexts": f"{file} ({counted(len(questions), 'question')})"})
+            provenance(
+                reader,
+                base_url,
+                {"contexts": f"{file} ({counted(len(questions), 'question')})", NOTES: "\n".join(notes)},
+            )
         )
         show_findings(findings(result))
         show(terminal_table(result))

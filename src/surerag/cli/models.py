@@ -21,10 +21,10 @@ import numpy as np
 import typer
 
 from surerag.cli.display import show_error, show_note, step
-from surerag.documents import Document, load_documents
+from surerag.documents import Document, FileNotesWarning, load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError, StorageError
-from surerag.evaluation import EvaluationRun, Question, evaluate
+from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
 from surerag.evaluation.systems import System
 from surerag.messages import NO_SUMMARY, Passage
 from surerag.readers.protocol import BaseReader, as_reader
@@ -172,6 +172,7 @@ class Corpus(NamedTuple):
         encoder: Encoder of both indexes.
         n_passages: Number of passages in the folder.
         skipped: Paths of the files that could not be read, each with the reason.
+        notes: Paths of the files that may have been read wrongly, each with the reason.
     """
 
     passages: PassageIndex
@@ -179,6 +180,7 @@ class Corpus(NamedTuple):
     encoder: Encoder
     n_passages: int
     skipped: Mapping[str, str]
+    notes: Mapping[str, str]
 
     @property
     def is_whole(self) -> bool:
@@ -318,7 +320,7 @@ def load_corpus(
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = _index_summaries(documents, encoder, language) if summarize else None
-    return Corpus(index, summaries, encoder, n_passages, loaded.skipped)
+    return Corpus(index, summaries, encoder, n_passages, loaded.skipped, loaded.notes)
 
 
 def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: str) -> SummaryIndex:
@@ -342,6 +344,16 @@ def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> l
     ]
     best = {int(at) for column in np.concatenate(scores).T for at in top_places(column, LIKELY)}
     return [passages[at] for at in sorted(best)]
+
+
+def read_with_notes(path: Path, columns: str) -> tuple[list[Question], list[str]]:
+    """Read questions; return them with the notes on the file, which are also shown as warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FileNotesWarning)
+        questions = read_questions(path, columns=parse_columns(columns))
+    for warning in caught:
+        warnings.warn(warning.message, stacklevel=2)
+    return questions, [str(warning.message) for warning in caught]
 
 
 def check_run_of(questions: Sequence[Question], run: Path, ask_again: bool) -> None:

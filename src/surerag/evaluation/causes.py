@@ -22,6 +22,8 @@ SOURCES = ("path", "file_name", "source", "title")
 """Metadata keys that may name a passage's source; the first key that is present is used."""
 SKIPPED = "skipped files"
 """Key of ``Run.about`` under which a run lists the files that could not be read, one file per line."""
+NOTES = "notes on files"
+"""Key of ``Run.about`` with the reasons why files may have been read wrongly, one per line."""
 _DOCUMENTS_NAMED = 3
 """Maximum number of documents to name for each question."""
 

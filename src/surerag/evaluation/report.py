@@ -21,7 +21,7 @@ from rich.text import Text
 
 from surerag.calibration import CalibrationRow
 from surerag.errors import writing
-from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
+from surerag.evaluation.causes import NOTES, PLACES, SKIPPED, Causes, causes_of, remedy_of
 from surerag.evaluation.certainty import (
     FEWEST,
     RIGHT,
@@ -314,7 +314,7 @@ def write_report(
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         title=_html(title or f"{', '.join(run.comparable)}: {counted(len(run.questions), 'question')}"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
-        causes=_causes_section(run, why, causes(run, why, baseline, names)),
+        causes=_causes_section(run, why, causes(run, why, baseline, names)) + _notes_on_files(run),
         details=_list(others),
         gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
@@ -453,14 +453,14 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     counts: dict[str, dict[str, int]] = {}
     for system in run.comparable:
         if why.reports_passages(system):
-            places = why.count(system)
+            places = {str(place): n for place, n in why.count(system).items()}
             counts[system] = {**places, _UNPLACED: why.count_wrong(system) - sum(places.values())}
     text = f"<p>{_html(' '.join(sentences))}</p>"
     if not counts:
         return f'<section class="causes">{text}</section>'
     bars = "".join(_causes_bar(system, of) for system, of in counts.items())
     shown = [place for place in PLACES if why.names is not None or place != "nowhere"]
-    texts = {
+    texts: dict[str, str] = {
         place: "The reference answer {1}: improve {0}.".format(*remedy_of(why, place)) for place in shown
     }
     if any(of[_UNPLACED] for of in counts.values()):
@@ -474,7 +474,7 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
         "same meaning in other words is not found."
     )
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
-    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
+    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}</section>'
 
 
 def _causes_bar(system: str, counts: Mapping[str, int]) -> str:
@@ -487,13 +487,22 @@ def _causes_bar(system: str, counts: Mapping[str, int]) -> str:
     return f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
 
 
-def _skipped_files(run: Run) -> str:
-    skipped = run.about.get(SKIPPED, "none").splitlines()
-    if skipped in ([], ["none"]):
-        return ""
-    files = "".join(f"<li>{_html(line)}</li>" for line in skipped)
-    many = f"{len(skipped)} files" if len(skipped) > 1 else "One file"
-    return f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
+def _notes_on_files(run: Run) -> str:
+    text = ""
+    for fact, one, many in (
+        (SKIPPED, "One file was not read", "files were not read"),
+        (
+            NOTES,
+            "One note on a file that may have been read wrongly",
+            "notes on files that may have been read wrongly",
+        ),
+    ):
+        lines = [line for line in run.about.get(fact, "").splitlines() if line != "none"]
+        if lines:
+            items = "".join(f"<li>{_html(line)}</li>" for line in lines)
+            title = one if len(lines) == 1 else f"{len(lines)} {many}"
+            text += f"<details><summary>{title}</summary><ul>{items}</ul></details>"
+    return text
 
 
 def _passages_section(run: Run, margin: float) -> str:
