@@ -360,6 +360,7 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
     assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
     assert policy.scope["reader"] == "scripted" and "entropy" in policy.scope["gate"] and policy.n == 30
+    assert policy.scope["system"] == "lazy"
     with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
         run("calibrate", "run.db", "--system", "rewritten")
 
@@ -391,10 +392,10 @@ def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
     run(*COMPARE, "--systems", "plain,lazy")
     command = ("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json")
     output = " ".join(run(*command).split())
-    assert "at most 30 % of the answers given are wrong" in output
+    assert "at most 30 % of the answers given are wrong" in output and "Policy for plain: abst" in output
     policy = AbstentionPolicy.load("abstain.json")
     assert policy.coverage == pytest.approx(2 / 3)
-    assert policy.scope == {"reader": "scripted", "measure": "greatest_3_mean_entropy"}
+    assert policy.scope == {"reader": "scripted", "measure": "greatest_3_mean_entropy", "system": "plain"}
     assert policy.select("Velm", policy.threshold + 1).abstained
     run(*command, "--measure", "mean_entropy", "--system", "lazy")
     scope = AbstentionPolicy.load("abstain.json").scope
@@ -444,7 +445,11 @@ def test_an_understanding_that_cannot_be_measured_is_no_number(
 
 def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = run("doctor")
-    assert "As a judge: 5 of 10 pairs right, 0 replies unusable. At least 8 are needed" in output
+    assert (
+        "As a judge: 5 of 10 pairs right, 0 replies unusable. This is not enough: at least 8 are needed"
+        in output
+    )
+    assert "Certainty of answers: works, with the measure greatest_3_mean_entropy." in output
     assert "with an NLI classifier" in output and 'gate="entropy"' in output
     labels = {(premise, hypothesis): label for premise, hypothesis, label in doctor.LABELLED_PAIRS}
 
@@ -456,6 +461,9 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     reader = FakeReader(judge, entropy=None, logprob=None)
     monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
     output = run("doctor")
+    assert (
+        "0 replies unusable. This is enough: at least 8" in output and "Certainty of answers: not" in output
+    )
     assert "10 of 10 pairs right" in output and 'gate="abstention"' in output
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
@@ -588,6 +596,11 @@ def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(
     lines = capsys.readouterr().err.splitlines()
     assert lines[:3] == ["x: 0 of 100", "x: 50 of 100", "x: 60 of 100, about 0:04:00 left"]
     assert lines[-1] == "x: 100 of 100"
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    with reporting(True, 10, "x") as advance:
+        for _ in range(10):  # ten small files in no time
+            advance()
+    assert capsys.readouterr().err.splitlines() == ["x: 0 of 10", "x: 10 of 10"]
 
 
 def test_the_bar_shows_the_time_left_of_a_model_that_takes_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

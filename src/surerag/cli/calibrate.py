@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -67,25 +68,30 @@ def calibrate(
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
+            system = system or _default_system(rows.systems)
             policy = _abstention_policy(rows, system, metric, measure, max_risk, confidence)
         else:
             sample = rows.calibration_rows(system)
             name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
-            scope = rows.settings(name).get("scope", {})
+            system = name.removesuffix("@inf")
+            scope = {**rows.settings(name).get("scope", {}), "system": system}
             policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     if isinstance(policy, AbstentionPolicy) and policy.withheld:
         show(f"The policy gives no probabilities: {policy.withheld}.")
-    show(f'Policy: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
+    show(f'Policy for {system}: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("no guarantee") else 0)
+
+
+def _default_system(names: Sequence[str]) -> str:
+    return "plain" if "plain" in names else names[0] if len(names) == 1 else ""
 
 
 def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
     names = run.systems
-    system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:
         raise ConfigurationError(
             f"the run has no system {system!r}"
@@ -106,7 +112,7 @@ def _abstention_policy(
         policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)
     known = settings.get("scope") or {"reader": _model_name(str(settings.get("reader", "")))}
-    return replace(policy, scope={**known, **policy.scope})
+    return replace(policy, scope={**known, **policy.scope, "system": system})
 
 
 def _model_name(reader: str) -> str:

@@ -110,7 +110,7 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
             columns[cost] = _cells(means, number_text)
     if any(prices):
         money = {system: money_spent(run, system, prices) for system in systems}
-        columns["money"] = _cells(money, lambda amount: f"{amount:.4g}")
+        columns["money"] = _cells(money, money_text)
     columns["errors"] = {system: str(round(sum(run.values(system, "errors").values()))) for system in systems}
     return columns
 
@@ -169,7 +169,7 @@ def notes(run: Run) -> str:
     """Return a text that explains the columns of a run's table."""
     text = (
         "n is the number of questions. Intervals have a confidence level of 95 %. Costs are means per "
-        "question, but money is the sum."
+        "question, but money is the sum, in the currency of the prices."
     )
     if run.measures and len(run.comparable) > 1:
         text += (
@@ -227,6 +227,16 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def money_text(amount: float) -> str:
+    """Format an amount of money with two decimals; an amount below 0.1 has two significant digits.
+
+    Example:
+        >>> money_text(1234.5), money_text(0.001259)
+        ('1,234.50', '0.0013')
+    """
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
+
+
 def money_spent(run: Run, system: str, prices: Prices) -> float | None:
     """Return the price of all answers of a system; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
@@ -252,7 +262,7 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
             parts.append(f"{number_text(n * mean)} {cost}{reach}")
         answered = len(run.answered(system))
         if any(prices) and parts and (money := money_spent(run, system, prices)) is not None:
-            parts.append(f"money {money * n / answered:,.4g}")
+            parts.append(f"money {money_text(money * n / answered)} in the currency of --price-in")
         text = "; ".join(parts) or "too few answers for an estimate"
         lines.append(f"{counted(n, 'question')} with {names[system]}, extrapolated from {answered}: {text}")
     return "\n".join(lines)
