@@ -272,9 +272,10 @@ def test_answers_of_dry_runs_block_no_other_questions(
         if not ended:  # the user sees that the questions are wrong, and presses Ctrl-C
             asking.setattr(models, "evaluate", lambda *a, **k: evaluate_run(*a, **k) and interrupt())
         run(*sheet, "--dry-run", dry_run, code=0 if ended else models.INTERRUPTED)
-    path.write_text(text)
-    with pytest.warns(StoredAnswersWarning, match="of other questions: .*; it has only answers of dry runs"):
-        run(*sheet)
+    for start, options in (("Say: where", ("--dry-run", "7")), ("Where", ())):
+        path.write_text(text.replace("Where", start))
+        with pytest.warns(StoredAnswersWarning, match="of other questions: .* has only answers of dry runs"):
+            run(*sheet, *options)
     assert "questions of dry runs" not in (folder / "run.html").read_text()
     path.write_text(text.replace("born?", "seen?"))
     with pytest.raises(ConfigurationError, match="is a run of other questions"):
