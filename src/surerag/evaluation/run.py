@@ -549,7 +549,7 @@ class Run:
     @property
     def _is_dry(self) -> bool:
         [(n_stored,)] = self._select("SELECT count(*) FROM questions")
-        return 0 < n_stored <= int(self.about.get(DRY_RUN, 0))
+        return bool(0 < n_stored <= int(self.about.get(DRY_RUN, 0)))
 
     def begin_dry_run(self, questions: Iterable[Question]) -> None:
         """Record that the answers to these questions come from a dry run; call it before ``begin``."""
