@@ -322,7 +322,7 @@ def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> N
 
 
 def test_a_threshold_takes_scores() -> None:
-    with pytest.raises(InputError, match="3 of 3 rows have no scores"):
+    with pytest.raises(InputError, match="none of 3 rows has a score"):
         calibrate_threshold([CalibrationRow(float(i)) for i in range(3)])
 
 
@@ -522,7 +522,7 @@ def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
         policy.select("Velm", 3.0, " ")
     with pytest.raises(ConfigurationError, match=r"max_risk must be in \(0, 1\), got 1"):
         calibrate_abstention([CalibrationRow(1.0, 1)], max_risk=1)
-    with pytest.raises(InputError, match="1 of 1 answers have no score"):
+    with pytest.raises(InputError, match="none of 1 row has a score"):
         calibrate_abstention([CalibrationRow(1.0)], max_risk=0.1)
     with pytest.raises(InputError, match="no rows"):
         calibrate_abstention([], max_risk=0.1)

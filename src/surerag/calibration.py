@@ -137,7 +137,7 @@ class CalibrationRow:
     def of(
         cls,
         certainty: Certainty | Mapping[str, Any],
-        score: float,
+        score: float | None,
         *,
         id: str = "",  # noqa: A002
         group: str = "",
@@ -148,7 +148,8 @@ class CalibrationRow:
 
         Args:
             certainty: The answer's certainty: a ``Certainty``, or the result of its ``to_dict``.
-            score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong.
+            score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong; None if it was not
+                scored.
             id: Name of the question.
             group: Name of the group of questions, such as the document that they are about.
 
@@ -329,11 +330,33 @@ class HasCalibrationRows(Protocol):
         """Return one row for each question."""
 
 
-def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
+class HasCertaintyRows(Protocol):
+    """An object that supplies answers with certainty, such as a run of :func:`surerag.evaluate`."""
+
+    def certainty_rows(self) -> list[CalibrationRow]:
+        """Return one row for each answer of the only system whose answers have a certainty."""
+
+
+def _scored(rows: Sequence[CalibrationRow], *scores: str) -> list[CalibrationRow]:
+    """Return the rows that have these scores, with a warning that counts the other rows."""
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="pass rows of 100 questions or more")
     check_items(CalibrationRow, rows, "pass surerag.CalibrationRow(uncertainty, score_without, score_with)")
+    scored = [row for row in rows if all(getattr(row, score) is not None for score in scores)]
+    if not scored:
+        raise InputError(f"none of {counted(len(rows), 'row')} has a score", hint="pass reference answers")
+    if left_out := len(rows) - len(scored):
+        verb, it = ("is", "it has") if left_out == 1 else ("are", "they have")
+        warnings.warn(
+            f"{left_out} of {counted(len(rows), 'question')} {verb} left out, because {it} no score; a score "
+            "needs a reference answer",
+            CalibrationWarning,
+            stacklevel=3,
+        )
+    return scored
+
+
+def _sample(rows: Sequence[CalibrationRow]) -> tuple[Floats, Floats, Floats]:
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())
@@ -462,11 +485,12 @@ def calibrate_threshold(
 
     Raises:
         ConfigurationError: If ``max_loss`` or ``confidence`` is out of range.
-        InputError: If there are no rows, or scores are missing.
+        InputError: If there are no rows, or no row has both scores.
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If less than 5 % of the questions were answered right.
+        CalibrationWarning: If less than 5 % of the questions were answered right, or if rows without scores
+            are left out.
 
     Example:
         >>> rows = [CalibrationRow(i, score_without=i < 300, score_with=True) for i in range(400)]
@@ -476,6 +500,7 @@ def calibrate_threshold(
     """
     _check_share("confidence", confidence)
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
+    rows = _scored(rows, "score_without", "score_with")
     if not 0 < max_loss <= 1:
         raise ConfigurationError(
             f"max_loss must be in (0, 1], got {max_loss!r}",
@@ -483,8 +508,6 @@ def calibrate_threshold(
         )
     uncertainty, without, with_ = _sample(rows)
     benefit, n, level = with_ - without, len(uncertainty), 1 - confidence
-    if unscored := int(np.isnan(benefit).sum()):
-        raise InputError(f"{unscored} of {n} rows have no scores", hint="pass reference answers")
     binary = bool(np.isin([without, with_], (0, 1)).all())
     groups = group_numbers([row.group for row in rows], n)
     certified = _threshold_of_loss(uncertainty, benefit, groups, binary, max_loss, level)
@@ -913,7 +936,7 @@ class AbstentionPolicy(_Policy):
 
 
 def calibrate_abstention(
-    rows: Sequence[CalibrationRow] | HasCalibrationRows,
+    rows: Sequence[CalibrationRow] | HasCertaintyRows,
     *,
     max_risk: float,
     confidence: float = 0.95,
@@ -942,22 +965,24 @@ def calibrate_abstention(
     samples. Since this share is chosen by its wrong answers, more questions are often needed.
 
     Args:
-        rows: One row for each answer, or a run of :func:`surerag.evaluate`. A row has the uncertainty of the
-            answer and, in the field ``score_without``, the score of the answer, as in the result of
-            ``CalibrationRow.of(certainty, score)``. An answer with a score of 0.5 or more counts as right.
+        rows: One row for each answer, or a run of :func:`surerag.evaluate` in which one system's answers have
+            a certainty. For a run with several such systems, pass ``run.certainty_rows("plain")``. A row has
+            the uncertainty of the answer and, in the field ``score_without``, the score of the answer, as in
+            the result of ``CalibrationRow.of(certainty, score)``. An answer with a score of 0.5 or more
+            counts as right.
         max_risk: Largest allowed share of wrong answers among the shown answers, in (0, 1).
         confidence: Confidence level of the guarantee, in (0, 1).
         component: The method that will use the policy, or the method's scope; None if the rows have a scope.
 
     Raises:
         ConfigurationError: If ``max_risk`` or ``confidence`` is out of range.
-        InputError: If there are no rows, a row has no score, no uncertainty is finite, or the rows come from
+        InputError: If there are no rows, no row has a score, no uncertainty is finite, or the rows come from
             different readers, measures or settings.
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If no guarantee is possible, if less than 5 % of the answers are right, or if all
-            answers are right.
+        CalibrationWarning: If no guarantee is possible, if less than 5 % of the answers are right, if all
+            answers are right, or if rows without a score are left out.
 
     Example:
         >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]
@@ -970,11 +995,10 @@ def calibrate_abstention(
     """
     _check_share("max_risk", max_risk)
     _check_share("confidence", confidence)
-    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
+    rows = rows.certainty_rows() if hasattr(rows, "certainty_rows") else list(rows)
+    rows = _scored(rows, "score_without")
     uncertainty, scores, _ = _sample(rows)
     n, right = len(scores), scores >= 0.5
-    if unscored := int(np.isnan(scores).sum()):
-        raise InputError(f"{unscored} of {n} answers have no score", hint="pass reference answers")
     if not np.isfinite(uncertainty).any():
         raise InputError(
             f"all {n} uncertainties are infinite; an empty or truncated answer has an infinite uncertainty",

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 Progress = bool | str | Callable[[int, int | None], None]
 """True shows a bar; a text shows a bar with this label. Without a terminal, a line is printed after each
-tenth of the items, and at least about every half minute. A callable gets (done, total or None). False shows
-nothing."""
+tenth of the items, but at most every five seconds, and at least about every half minute. A callable gets
+(done, total or None). False shows nothing."""
 
-_SILENCE = 30.0
-"""Seconds after which the next finished item prints a line, if no line was printed in this time."""
+_PAUSE, _SILENCE = 5.0, 30.0
+"""Seconds after a line in which only the last item prints a line; and seconds after which any item does."""
 
 
 class Advance(Protocol):
@@ -71,7 +71,8 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
         now = time.monotonic()
         if not started:  # the first items may come from an earlier run, so they do not count for the speed
             before, started = done, now
-        if total and (10 * done // total != printed_tenth or now - printed_at >= _SILENCE):
+        pause = _SILENCE if total and 10 * done // total == printed_tenth else _PAUSE
+        if total and (now - printed_at >= pause or done == total > done - items):
             printed_tenth, printed_at = 10 * done // total, now
             text = f"{description}: {done} of {total}"
             if before < done < total:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -25,12 +26,14 @@ import typer
 from typer.testing import CliRunner
 
 from surerag import FakeReader, progress
-from surerag.calibration import AbstentionPolicy, ThresholdPolicy
+from surerag.calibration import AbstentionPolicy, CalibrationWarning, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
-from surerag.documents import FileNotesWarning
+from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
 from surerag.errors import ConfigurationError, InputError, ServiceError
-from surerag.evaluation import EvaluationRun, read_questions
+from surerag.evaluation import EvaluationRun, read_questions, terminal_table
+from surerag.evaluation import evaluate as evaluate_run
+from surerag.evaluation.run import StoredAnswersWarning
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
 from surerag.readers import fake
@@ -77,6 +80,10 @@ def run(*arguments: str, code: int = 0) -> str:
         raise result.exception
     assert result.exit_code == code, result.output
     return result.output
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 COMPARE = ("compare", "questions.jsonl", "--documents", "docs")
@@ -126,7 +133,7 @@ def test_a_forgotten_column_of_right_answers_is_named_before_anything_is_asked(
 ) -> None:
     (folder / "sheet.csv").write_text("Nr,Frage,Antwort\n1,Where was P1 born?,Orun\n")
     sheet = ("compare", "sheet.csv", "--documents", "docs", "--columns", "question=Frage")
-    with pytest.warns(FileNotesWarning, match=r"these columns are not used: Nr, Antwort; .*references=NAME"):
+    with pytest.warns(FileNotesWarning, match=r"not used: Nr, Antwort; .*question=Frage,references=Antwort"):
         output = run(*sheet)
     assert output.index("sheet.csv has no reference answers: the") < output.index("Reading the documents")
     with pytest.raises(InputError, match="needs reference answers"), pytest.warns(FileNotesWarning):
@@ -239,13 +246,77 @@ def test_the_language_of_documents_tells_where_sentences_end(folder: Path) -> No
         assert corpus.summaries and corpus.summaries.retrieve("P0 kam", 1)[0].text == summary
 
 
-def test_a_changed_run_is_refused(folder: Path) -> None:
+def test_a_changed_run_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run(*COMPARE, "--systems", "lazy")
     path = folder / "questions.jsonl"
     path.write_text(path.read_text().replace("P3 born", "P3 christened"))
-    with pytest.raises(ValueError, match=r"pass --ask-again, .*; to keep them, name another file \(--run\)"):
-        run(*COMPARE, "--systems", "lazy")
+    expected = (
+        r"run.db is a run of other questions: 1 of its 30 questions are missing now, such as 'Where was P3"
+    )
+    with monkeypatch.context() as loading:
+        loading.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
+        with pytest.raises(ConfigurationError, match=expected):
+            run(*COMPARE, "--systems", "lazy")
     run(*COMPARE, "--systems", "lazy", "--ask-again")
+
+
+@pytest.mark.parametrize("dry_run", ["5", "30"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_answers_of_dry_runs_block_no_other_questions(
+    dry_run: str, ended: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sheet, path = (*COMPARE, "--systems", "lazy"), folder / "questions.jsonl"
+    text = path.read_text()
+    path.write_text(text.replace("born?", "christened?"))
+    with monkeypatch.context() as asking:
+        if not ended:  # the user sees that the questions are wrong, and presses Ctrl-C
+            asking.setattr(models, "evaluate", lambda *a, **k: evaluate_run(*a, **k) and interrupt())
+        run(*sheet, "--dry-run", dry_run, code=0 if ended else models.INTERRUPTED)
+    for start, options in (("Say: where", ("--dry-run", "7")), ("Where", ())):
+        path.write_text(text.replace("Where", start))
+        with pytest.warns(StoredAnswersWarning, match="of other questions: .* has only answers of dry runs"):
+            run(*sheet, *options)
+    assert "questions of dry runs" not in (folder / "run.html").read_text()
+    path.write_text(text.replace("born?", "seen?"))
+    with pytest.raises(ConfigurationError, match="is a run of other questions"):
+        run(*sheet)  # the complete run is no dry run
+
+
+def test_the_page_has_the_notes_on_files_of_the_terminal(folder: Path) -> None:
+    (folder / "docs" / "old.txt").write_bytes("Caf\xe9s in Velm open at nine.".encode("cp1252"))
+    (folder / "docs" / "empty.txt").write_text("")
+    (folder / "sheet.csv").write_bytes(
+        "question,answer\nWhere was P1 born? Caf\xe9?,Orun|Velm\n".encode("cp1252")
+    )
+    ignored = warnings.catch_warnings(action="ignore", category=SkippedFilesWarning)
+    with pytest.warns(FileNotesWarning) as shown, ignored:
+        run("compare", "sheet.csv", "--documents", "docs", "--systems", "plain,none")
+    page = html.unescape((folder / "run.html").read_text("utf-8"))
+    assert "3 notes on files that may have been read wrongly" in page and "One file was not read" in page
+    assert "<li>empty.txt: the file is empty</li>" in page and "<li>old.txt: its encoding is a guess" in page
+    messages = [str(warning.message) for warning in shown if "sheet.csv" in str(warning.message)]
+    assert len(messages) == 2 and all(f"<li>{message}</li>" in page for message in messages)
+
+
+def test_new_reference_answers_are_scored_without_asking_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace("answers", "Antwort"))
+    asked = (*COMPARE, "--systems", "plain", "--columns")
+    with pytest.warns(FileNotesWarning, match="no reference answers"):
+        run(*asked, "question=question")
+    with monkeypatch.context() as asking:
+        asking.setattr(fake.FakeReader, "generate", lambda *_, **__: pytest.fail("a question was asked"))
+        with pytest.warns(StoredAnswersWarning, match="30 stored questions got other reference answers"):
+            output = run(*asked, "question=question,references=Antwort")
+    assert "60 of 60" not in output and "30 of 30" in output
+    with EvaluationRun("run.db") as rows:
+        assert sum(rows.values("plain", "contains").values()) == QUESTIONS
+    run("evaluate", "questions.jsonl", "--columns", "references=Antwort", "--entailer", "exact")
+    path.write_text(path.read_text().replace("Velm", "Rome"))  # ΔSePer depends on the reference answers
+    with pytest.raises(ConfigurationError, match="run of the same questions with other reference answers"):
+        run("evaluate", "questions.jsonl", "--columns", "references=Antwort", "--entailer", "exact")
 
 
 @pytest.mark.parametrize(
@@ -297,8 +368,23 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     assert "The policy replaces the ThresholdPolicy that was in loss.json" in output
     with pytest.raises(ConfigurationError, match=r"run.db is not a policy, and would be overwritten"):
         run(*replacing, "run.db")
+    assert policy.scope["system"] == "lazy"
     with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
         run("calibrate", "run.db", "--system", "rewritten")
+
+
+@pytest.mark.parametrize("option", ["--max-loss", "--max-risk"])
+def test_calibrate_leaves_questions_without_a_reference_out_and_counts_them(
+    option: str, folder: Path
+) -> None:
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace('["Velm"]', "[]", 1))
+    run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
+    command = ("calibrate", "run.db", option, "0.3", "--system", "lazy@inf" if "risk" in option else "lazy")
+    with pytest.warns(CalibrationWarning, match="^1 of 30 questions is left out, because it has no score"):
+        run(*command)
+    policy = AbstentionPolicy.load if "risk" in option else ThresholdPolicy.load
+    assert policy("policy.json").n == 29
 
 
 def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
@@ -314,10 +400,10 @@ def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
     run(*COMPARE, "--systems", "plain,lazy")
     command = ("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json")
     output = " ".join(run(*command).split())
-    assert "at most 30 % of the answers given are wrong" in output
+    assert "at most 30 % of the answers given are wrong" in output and "Policy for plain: abst" in output
     policy = AbstentionPolicy.load("abstain.json")
     assert policy.coverage == pytest.approx(2 / 3)
-    assert policy.scope == {"reader": "scripted", "measure": "greatest_3_mean_entropy"}
+    assert policy.scope == {"reader": "scripted", "measure": "greatest_3_mean_entropy", "system": "plain"}
     assert policy.select("Velm", policy.threshold + 1).abstained
     run(*command, "--measure", "mean_entropy", "--system", "lazy")
     scope = AbstentionPolicy.load("abstain.json").scope
@@ -367,7 +453,11 @@ def test_an_understanding_that_cannot_be_measured_is_no_number(
 
 def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = run("doctor")
-    assert "As a judge: 5 of 10 pairs right, 0 replies unusable. At least 8 are needed" in output
+    assert (
+        "As a judge: 5 of 10 pairs right, 0 replies unusable. This is not enough: at least 8 are needed"
+        in output
+    )
+    assert "Certainty of answers: works, with the measure greatest_3_mean_entropy." in output
     assert "with an NLI classifier" in output and 'gate="entropy"' in output
     labels = {(premise, hypothesis): label for premise, hypothesis, label in doctor.LABELLED_PAIRS}
 
@@ -379,6 +469,9 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     reader = FakeReader(judge, entropy=None, logprob=None)
     monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
     output = run("doctor")
+    assert (
+        "0 replies unusable. This is enough: at least 8" in output and "Certainty of answers: not" in output
+    )
     assert "10 of 10 pairs right" in output and 'gate="abstention"' in output
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
@@ -471,6 +564,35 @@ def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureF
     assert capsys.readouterr().out == "ab[red]c\n"
 
 
+def test_a_terminal_wraps_between_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the stream for a terminal
+    texts = [
+        f"Text {number} says more than fits into a line of the terminal, whose width is 60."
+        for number in "1234"
+    ]
+    display.show(texts[0])
+    display.show_error(texts[1])
+    display.show_note(texts[2])
+    display.show(texts[3], wrap=False)
+    with warnings.catch_warnings():
+        monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+        app._silence_libraries()
+        warnings.warn(
+            "A warning is a note that is wrapped as well as an error, if it is long", FileNotesWarning, 1
+        )
+    told = "".join(capsys.readouterr())
+    plain = re.sub(r"\x1b\[\d*m", "", told).split("\n")
+    assert texts[3] in plain  # a command can be copied
+    plain.remove(texts[3])
+    assert max(map(len, plain)) <= 60 and "".join(plain).count("Note: ") == 2
+    assert all(word in " ".join(plain).split() for text in texts[:2] for word in text.split())
+    with evaluate_run({"plain": lambda q: q, "shout": lambda q: q}, [("a?", "A")]) as rows:
+        assert max(map(len, str(terminal_table(rows)).split("\n"))) <= 60
+
+
 def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -482,6 +604,11 @@ def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(
     lines = capsys.readouterr().err.splitlines()
     assert lines[:3] == ["x: 0 of 100", "x: 50 of 100", "x: 60 of 100, about 0:04:00 left"]
     assert lines[-1] == "x: 100 of 100"
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    with reporting(True, 10, "x") as advance:
+        for _ in range(10):  # ten small files in no time
+            advance()
+    assert capsys.readouterr().err.splitlines() == ["x: 0 of 10", "x: 10 of 10"]
 
 
 def test_the_bar_shows_the_time_left_of_a_model_that_takes_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

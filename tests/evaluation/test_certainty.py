@@ -15,6 +15,7 @@ from surerag import FakeReader, LazyRAG, OpenAIReader, Passage, Usage
 from surerag.calibration import calibrate_abstention
 from surerag.certainty import MEASURES, Certainty, certainty_of
 from surerag.encoders import HashingEncoder
+from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, build_system, evaluate, write_report
 from surerag.evaluation.certainty import surest_answers, surest_answers_by_system
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
@@ -210,6 +211,30 @@ def test_a_handful_of_answers_is_too_few_for_a_verdict_on_certainty() -> None:
     assert second.startswith("There are too few answers to see whether") and "for b (AUROC 1.00" in second
     withheld = calibrate_abstention(run.certainty_rows("first"), max_risk=0.2).withheld
     assert first == f"{withheld.replace('answers', 'answers of a', 1)}."  # the same words as the report's
+
+
+def test_a_run_is_calibrated_for_abstention_without_a_pair_of_thresholds() -> None:
+    def answer(number: int) -> tuple[bool, Certainty]:
+        return number < 60, certainty_of(traced(0.01 * number))
+
+    run, both = run_of(100, mine=answer), run_of(100, mine=answer, other=answer)
+    policy = calibrate_abstention(run, max_risk=0.2)
+    assert policy == calibrate_abstention(run.certainty_rows("mine"), max_risk=0.2) and policy.coverage > 0.5
+    with pytest.raises(
+        ConfigurationError, match=r"2 systems .* from mine, other.*run.certainty_rows\('mine'\)"
+    ):
+        calibrate_abstention(both, max_risk=0.2)
+    without = evaluate({"echo": lambda question: question}, [("Is it?", "yes")])
+    with pytest.raises(ConfigurationError, match=r"0 systems of the run have a certainty\. Evaluate systems"):
+        calibrate_abstention(without, max_risk=0.2)
+
+
+@pytest.mark.parametrize(("n", "rows"), [(3, 0), (12, 1), (20, 3)])
+def test_a_share_of_a_handful_of_answers_is_not_shown(n: int, rows: int, tmp_path: Path) -> None:
+    run = run_of(n, plain=lambda number: (number > 0, certainty_of(traced(0.01 * number))))
+    assert str(terminal_table(run)).count("right in the surest") == rows
+    write_report(run, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text("utf-8").count("<th>right in the surest") == rows
 
 
 def test_one_is_written_in_the_singular(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import pytest
 
 from surerag.documents import FileNotesWarning
 from surerag.errors import InputError
+from surerag.evaluation import evaluate
 from surerag.evaluation.questions import Question, as_questions, read_questions
 
 
@@ -105,7 +107,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
     path.write_text("Q,A\nWhere?,Velm\n")
     assert read_questions(path, columns={"question": "Q", "references": "A"})[0].references == ("Velm",)
     for columns, message in (
-        ({}, "line 2 has no question; its columns are Q, A.*--columns question=NAME, or.*'question': 'NAME'"),
+        ({}, "line 2 has no question; its columns are Q, A.*--columns question=Q,references=A, or in Python"),
         ({"question": "X"}, "no column 'X'. Its columns are Q, A"),
         ({"frage": "Q"}, "no field 'frage'"),
     ):
@@ -138,7 +140,8 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
         ("q.csv", 'question,answer\nWhat?,Ada\n"Who?,Jon\n', "line 3: a quotation mark is opened and never"),
         ("q.csv", "question,answer\n,Ada\n", "line 2, column 'question': expected a text"),
         ("q.txt", "a", "has an unknown suffix"),
-        ("q.csv", None, "cannot be read"),
+        ("q.csv", None, "there is no file .*q.csv"),
+        ("q.csv", "Frage;Antwort\n", "no questions. Write a header, and below it a row"),
         ("q.parquet", "x", "cannot be read"),
     ],
 )
@@ -332,3 +335,36 @@ def test_any_name_of_a_field_names_its_column(tmp_path: Path) -> None:
         assert read_questions(path, columns=named) == [Question("Wer?", ("Ada",), id="7")]
     with pytest.raises(InputError, match="the column of references is named twice: 'antwort' and 'id'"):
         read_questions(path, columns={"question": "frage", "answers": "antwort", "references": "id"})
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".jsonl"])
+def test_an_error_names_all_columns_at_once_as_the_file_does(suffix: str, tmp_path: Path) -> None:
+    header, rows = ("Nr", "Frage", "Antwort"), [["1", "Wer war es?", "Ada"], ["2", "Wann?", ""]]
+    path = tmp_path / f"q{suffix}"
+    records = [dict(zip(header, row, strict=True)) for row in rows]
+    if suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, records)))
+    else:
+        cells_of(path, header, rows)
+    with pytest.raises(
+        InputError, match=r"--columns question=Frage,references=Antwort, or in Python"
+    ) as info:
+        evaluate({"one": lambda question: "Ada"}, path)
+    columns = ast.literal_eval(str(info.value).partition("columns=")[2].partition("}")[0] + "}")
+    for asked in (path, records[:1]):  # the advice works in Python
+        run = evaluate({"one": lambda question: "Ada"}, asked, columns=columns)
+        assert run.questions[0] == Question("Wer war es?", ("Ada",))
+
+
+@pytest.mark.parametrize(
+    ("record", "option"),
+    [
+        ({"Text": "Who", "Other": "Ada"}, "question=NAME,references=NAME"),
+        ({"Text": "Who"}, "question=NAME"),
+        ({"answer": "Ada", "Text": "Who?"}, "question=Text"),
+        ({"questions": "Who", "right one": "Ada"}, "'question=questions,references=right one'"),
+    ],
+)
+def test_columns_that_cannot_be_guessed_are_left_to_the_user(record: dict[str, str], option: str) -> None:
+    with pytest.raises(InputError, match=rf"--columns {option}, or in Python"):
+        as_questions([record])

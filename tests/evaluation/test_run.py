@@ -246,7 +246,7 @@ def test_changed_systems_and_questions_are_refused_or_asked_anew(tmp_path: Path)
     changed = rag.with_options(threshold=-1.0)
     with pytest.raises(ConfigurationError, match="other settings of rag"):
         evaluate({"rag": changed}, ["Where?", "Who?", "Why?"], path)
-    with pytest.raises(ConfigurationError, match=r"other questions \(3 of 3 are missing\)"):
+    with pytest.raises(ConfigurationError, match="other questions: 3 of its 3 questions are missing now"):
         evaluate({"rag": rag}, ["When?"], path)
     run = evaluate({"rag": changed}, ["Where?", "When?"], path, on_change="ask")
     assert [row.question.text for row in run.rows] == ["Where?", "When?"]

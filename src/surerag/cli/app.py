@@ -16,7 +16,7 @@ from surerag.calibration import CalibrationWarning
 from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
 from surerag.cli.demo import demo
-from surerag.cli.display import show, show_error
+from surerag.cli.display import show, show_error, show_note
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
 from surerag.cli.models import INTERRUPTED
@@ -24,11 +24,11 @@ from surerag.cli.train_rewriter import train_rewriter
 from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import EmbeddingCacheWarning
 from surerag.errors import ConfigurationError, InputError, PromptError, SureragError
-from surerag.text import printable
+from surerag.evaluation.run import StoredAnswersWarning
 
 FAILED, WRONG_USAGE = 1, 2
 _WARNINGS_AS_NOTES = (
-    SkippedFilesWarning, FileNotesWarning, EmbeddingCacheWarning, CalibrationWarning
+    SkippedFilesWarning, FileNotesWarning, EmbeddingCacheWarning, CalibrationWarning, StoredAnswersWarning
 )  # fmt: skip
 """Classes of warnings that are printed as notes; warnings of other classes are hidden."""
 
@@ -97,4 +97,4 @@ def _silence_libraries() -> None:
     warnings.simplefilter("ignore")
     for category in _WARNINGS_AS_NOTES:
         warnings.simplefilter("always", category)
-    warnings.formatwarning = lambda message, *_: f"Note: {printable(str(message))}.\n"
+    warnings.showwarning = lambda message, *_, **__: show_note(str(message))

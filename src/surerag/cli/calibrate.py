@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -70,11 +71,13 @@ def calibrate(
     replaced = _policy_in(output)
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
+            system = system or _default_system(rows.systems)
             policy = _abstention_policy(rows, system, metric, measure, max_risk, confidence)
         else:
             sample = rows.calibration_rows(system)
             name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
-            scope = rows.settings(name).get("scope", {})
+            system = name.removesuffix("@inf")
+            scope = {**rows.settings(name).get("scope", {}), "system": system}
             policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
     is_number = abs(policy.threshold) < math.nextafter(math.inf, 0)
@@ -83,8 +86,12 @@ def calibrate(
         show(f"The policy gives no probabilities: {policy.withheld}.")
     if replaced:
         show(f"The policy replaces the {replaced} that was in {output}.")
-    show(f'Policy: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
+    show(f'Policy for {system}: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("no guarantee") else 0)
+
+
+def _default_system(names: Sequence[str]) -> str:
+    return "plain" if "plain" in names else names[0] if len(names) == 1 else ""
 
 
 def _policy_in(output: Path) -> str:
@@ -104,7 +111,6 @@ def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
     names = run.systems
-    system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:
         raise ConfigurationError(
             f"the run has no system {system!r}"
@@ -113,7 +119,7 @@ def _abstention_policy(
             hint=f"choose from {', '.join(names)} with --system",
         )
     rows = run.certainty_rows(system, metric, measure)
-    if not rows:
+    if all(row.score_without is None for row in rows):
         raise ConfigurationError(
             f"no answer of {system} has both log-probabilities and a score",
             hint="run surerag compare with reference answers, and a model that returns log-probabilities",
@@ -125,7 +131,7 @@ def _abstention_policy(
         policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)
     known = settings.get("scope") or {"reader": _model_name(str(settings.get("reader", "")))}
-    return replace(policy, scope={**known, **policy.scope})
+    return replace(policy, scope={**known, **policy.scope, "system": system})
 
 
 def _model_name(reader: str) -> str:

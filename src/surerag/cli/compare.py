@@ -22,16 +22,17 @@ from surerag.cli.models import (
     Model,
     RunFile,
     ask_systems,
+    check_run_of,
     command_line,
     load_corpus,
     load_reader,
-    parse_columns,
     provenance,
+    read_with_notes,
     split_names,
 )
 from surerag.errors import ConfigurationError, InputError
-from surerag.evaluation import Question, read_questions
-from surerag.evaluation.causes import SKIPPED, documents_with_references
+from surerag.evaluation import Question
+from surerag.evaluation.causes import NOTES, SKIPPED, documents_with_references
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import (
     EXIT_CODES,
@@ -43,7 +44,7 @@ from surerag.evaluation.gate import (
 )
 from surerag.evaluation.pipelines import PipelineSetup, build_system, needs_summaries, parse_system
 from surerag.evaluation.report import example_answers, forecast, terminal_table, write_report
-from surerag.evaluation.run import METRICS
+from surerag.evaluation.run import DRY_RUN, METRICS
 from surerag.text import counted
 
 DEFAULT = "plain,lazy,rewritten,selected"
@@ -109,14 +110,15 @@ def compare(
     ask_again: AskAgain = False,
 ) -> None:
     """Compare systems on your own questions and documents; print the findings and write a report page."""
-    items = read_questions(questions, columns=parse_columns(columns))
+    items, notes = read_with_notes(questions, columns)
     requirements = require or ()
     names = _check_names(systems, requirements)
     if "oracle" in names:
         _check_contexts(items, questions)
     _check_references(items, questions, requirements)
-    reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
+    check_run_of(asked_now, run, ask_again)
+    reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(
         documents,
         language,
@@ -135,12 +137,15 @@ def compare(
     else:  # a complete run may retrieve other passages, so the answers of a dry run need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
-    with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
+    with ask_systems(built, asked_now, run, at_a_time, ask_again, dry_run=dry_run > 0) as rows:
         about = {
             "documents": f"{documents} ({corpus.n_passages:,} passages)",
             SKIPPED: "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items()) or "none",
+            NOTES: "\n".join([*notes, *(f"{name}: {reason}" for name, reason in corpus.notes.items())]),
             "questions": f"{questions} ({len(items):,})",
         }
+        if not dry_run:
+            about[DRY_RUN] = ""
         rows.record(provenance(reader, base_url, about))
         rows.record_documents(documents_by_question)
         if not dry_run:
@@ -149,7 +154,8 @@ def compare(
         if dry_run:
             show(forecast(rows, len(items), prices))
             show(example_answers(rows))
-            show(f"To ask all questions and write the report {page}: {command_line(base_url, '--dry-run')}")
+            show(f"To ask all questions and write the report {page}:")
+            show(command_line(base_url, "--dry-run"), wrap=False)
             return
         verdicts = [check_requirement(rows, text) for text in requirements]
         with step("Writing the report"):

@@ -10,13 +10,22 @@ from rich.console import Console, RenderableType
 from surerag.text import printable
 
 
-def show(content: RenderableType) -> None:
-    """Print a text, or a table of rich, on standard output."""
+def show(content: RenderableType, *, wrap: bool = True) -> None:
+    """Print a text, or a table of rich, on standard output.
+
+    On a terminal, lines of a text are wrapped between words. With ``wrap=False``, lines stay whole, so that a
+    command can be copied.
+    """
     console = Console()
     if isinstance(content, str):
-        console.print(printable(content), markup=False, highlight=False, soft_wrap=True)
+        _print(console, content, wrap=wrap)
     else:
         console.print(content)
+
+
+def _print(console: Console, text: str, *, wrap: bool = True, style: str = "") -> None:
+    soft_wrap = not (wrap and console.is_terminal)
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=soft_wrap, style=style)
 
 
 def show_findings(sentences: Sequence[str]) -> None:
@@ -27,14 +36,13 @@ def show_findings(sentences: Sequence[str]) -> None:
 
 
 def show_error(message: str) -> None:
-    """Print an error message on standard error, in one line."""
-    line = " ".join(printable(message).split())
-    Console(stderr=True).print(f"Error: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+    """Print an error message on standard error, in one line; a terminal wraps the line between words."""
+    _print(Console(stderr=True), f"Error: {' '.join(printable(message).split())}", style="red")
 
 
 def show_note(message: str) -> None:
     """Print a note on standard error."""
-    Console(stderr=True).print(f"Note: {printable(message)}.", markup=False, highlight=False, soft_wrap=True)
+    _print(Console(stderr=True), f"Note: {message}.")
 
 
 @contextmanager
@@ -42,7 +50,7 @@ def step(message: str) -> Iterator[None]:
     """Show a message on standard error while a step runs; without a terminal, print the message once."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
-        errors.print(printable(message), markup=False, highlight=False, soft_wrap=True)
+        _print(errors, message)
         yield
         return
     with errors.status(printable(message)):

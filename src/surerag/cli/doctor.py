@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 from rich.table import Table
 
+from surerag.certainty import DEFAULT_MEASURE, WITHOUT_ALTERNATIVES
 from surerag.cli.display import show, step
 from surerag.cli.models import BaseUrl, Dtype, Model, load_reader
 from surerag.encoders import HashingEncoder
@@ -41,6 +42,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto")
     """Find out what a model can do, whether it can judge answers, and which methods can use it."""
     reader = load_reader(base_url, model, dtype, probe=False)
     show(_describe(reader, base_url))
+    show(_certainty(reader))
     with step("Trying the model as a judge on ten pairs of statements"):
         judges, result = try_judge(reader)
     show(result)
@@ -64,10 +66,10 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
     )
     text = f"As a judge: {right} of {len(rows)} pairs right, {int((~usable).sum())} replies unusable."
     if right >= LEAST_RIGHT:
-        return True, text
+        return True, f"{text} This is enough: at least {LEAST_RIGHT} are needed."
     return False, (
-        f"{text} At least {LEAST_RIGHT} are needed: use an NLI classifier as the entailer "
-        "(NLIEntailer.from_pretrained)."
+        f"{text} This is not enough: at least {LEAST_RIGHT} are needed. Use an NLI classifier as the "
+        "entailer (NLIEntailer.from_pretrained)."
     )
 
 
@@ -97,6 +99,13 @@ def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, 
         else:
             verdicts[name] = True, how
     return verdicts
+
+
+def _certainty(reader: BaseReader) -> str:
+    if not reader.capabilities.logprobs:
+        return "Certainty of answers: not possible, because the model returns no log-probabilities."
+    measure = DEFAULT_MEASURE if reader.capabilities.entropy else WITHOUT_ALTERNATIVES
+    return f"Certainty of answers: works, with the measure {measure}."
 
 
 def _describe(reader: BaseReader, base_url: str | None) -> str:

@@ -18,13 +18,15 @@ from surerag.cli.models import (
     Model,
     RunFile,
     ask_systems,
+    check_run_of,
     load_reader,
-    parse_columns,
     provenance,
+    read_with_notes,
 )
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import InputError
-from surerag.evaluation import EvaluationAnswer, Question, read_questions
+from surerag.evaluation import EvaluationAnswer, Question
+from surerag.evaluation.causes import NOTES
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
@@ -73,7 +75,7 @@ def evaluate(
     ask_again: AskAgain = False,
 ) -> None:
     """Measure how much retrieved contexts help a model, question by question."""
-    rows = read_questions(file, columns=parse_columns(columns))
+    rows, notes = read_with_notes(file, columns)
     if not any(row.contexts for row in rows):
         raise InputError(
             f"{file} has no contexts",
@@ -84,14 +86,15 @@ def evaluate(
             f"{file} has questions without reference answers, which ΔSePer needs",
             hint="pass --score dense, or --columns references=NAME if the column has another name",
         )
-    reader = load_reader(base_url, model, dtype)
-    measure, settings = _measure(score, reader, _entailer(entailer, reader))
     contexts: dict[str, dict[str, tuple[str, ...]]] = {}
     questions: dict[str, Question] = {}
     for row in rows:
         question = Question(row.text, row.references, id=row.id, group=row.group)
         questions.setdefault(question.key, question)
         contexts.setdefault(row.system or "contexts", {})[question.key] = row.contexts
+    check_run_of([*questions.values()], run, ask_again)
+    reader = load_reader(base_url, model, dtype)
+    measure, settings = _measure(score, reader, _entailer(entailer, reader))
 
     def build(name: str) -> System:
         def answer(question: Question) -> EvaluationAnswer:
@@ -100,9 +103,13 @@ def evaluate(
         return System(name, answer, {**settings, "contexts": contexts[name]})
 
     systems = {name: build(name) for name in contexts}
-    with ask_systems(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
+    with ask_systems(systems, [*questions.values()], run, at_a_time, ask_again, metrics={}) as result:
         result.record(
-            provenance(reader, base_url, {"contexts": f"{file} ({counted(len(questions), 'question')})"})
+            provenance(
+                reader,
+                base_url,
+                {"contexts": f"{file} ({counted(len(questions), 'question')})", NOTES: "\n".join(notes)},
+            )
         )
         show_findings(findings(result))
         show(terminal_table(result))

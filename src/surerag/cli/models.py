@@ -7,7 +7,7 @@ import shlex
 import socket
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from importlib.metadata import version
@@ -21,10 +21,10 @@ import numpy as np
 import typer
 
 from surerag.cli.display import show_error, show_note, step
-from surerag.documents import Document, load_documents
+from surerag.documents import Document, FileNotesWarning, load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError, StorageError
-from surerag.evaluation import EvaluationRun, Question, evaluate
+from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
 from surerag.evaluation.systems import System
 from surerag.messages import NO_SUMMARY, Passage
 from surerag.readers.protocol import BaseReader, as_reader
@@ -147,8 +147,8 @@ AskAgain = Annotated[
     bool,
     typer.Option(
         "--ask-again",
-        help="If a system or a question has changed since the run began, ask again and replace the stored "
-        "answers. Without this option, a change is an error.",
+        help="If a system or a question has changed since the run began, ask again what has changed, and "
+        "keep the other answers. Without this option, a change is an error.",
     ),
 ]
 
@@ -172,6 +172,7 @@ class Corpus(NamedTuple):
         encoder: Encoder of both indexes.
         n_passages: Number of passages in the folder.
         skipped: Paths of the files that could not be read, each with the reason.
+        notes: Paths of the files that may have been read wrongly, each with the reason.
     """
 
     passages: PassageIndex
@@ -179,6 +180,7 @@ class Corpus(NamedTuple):
     encoder: Encoder
     n_passages: int
     skipped: Mapping[str, str]
+    notes: Mapping[str, str]
 
     @property
     def is_whole(self) -> bool:
@@ -318,7 +320,7 @@ def load_corpus(
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = _index_summaries(documents, encoder, language) if summarize else None
-    return Corpus(index, summaries, encoder, n_passages, loaded.skipped)
+    return Corpus(index, summaries, encoder, n_passages, loaded.skipped, loaded.notes)
 
 
 def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: str) -> SummaryIndex:
@@ -344,15 +346,37 @@ def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> l
     return [passages[at] for at in sorted(best)]
 
 
+def read_with_notes(path: Path, columns: str) -> tuple[list[Question], list[str]]:
+    """Read questions; return them with the notes on the file, which are also shown as warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FileNotesWarning)
+        questions = read_questions(path, columns=parse_columns(columns))
+    for warning in caught:
+        warnings.warn(warning.message, stacklevel=2)
+    return questions, [str(warning.message) for warning in caught]
+
+
+def check_run_of(questions: Sequence[Question], run: Path, ask_again: bool) -> None:
+    """Raise a ConfigurationError if a run was made with other questions, before a model is loaded."""
+    if run.exists() and not ask_again:
+        with EvaluationRun(run, create=True) as stored:
+            stored.check_questions(questions)
+
+
 def ask_systems(
     systems: Mapping[str, System],
-    questions: Iterable[Question],
+    questions: Sequence[Question],
     run: Path,
     at_a_time: int,
     ask_again: bool,
+    *,
+    dry_run: bool = False,
     **options: Any,
 ) -> EvaluationRun:
     """Run the systems on questions with a progress bar; after Ctrl-C, print how to continue, and exit."""
+    if dry_run:
+        with EvaluationRun(run, create=True) as stored:
+            stored.begin_dry_run(questions)
     options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
     try:
         return evaluate(systems, questions, run, progress=True, **options)

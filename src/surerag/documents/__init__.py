@@ -272,7 +272,7 @@ def _suffix(name: str) -> str:
 
 def _check_kind(data: bytes, suffix: str) -> None:
     if not data.strip():
-        raise _UnreadableError("empty")
+        raise _UnreadableError("the file is empty")
     kind = next((kind for signature, kind in _SIGNATURES.items() if data.startswith(signature)), "")
     signature = b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04"
     if signature not in data[:1024] if suffix in CONVERTED else kind:

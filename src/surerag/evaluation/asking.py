@@ -63,6 +63,7 @@ def evaluate(
     questions: Iterable[Any] | str | Path,
     path: str | Path | None = None,
     *,
+    columns: Mapping[str, str] | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
     at_a_time: int = 1,
     on_change: OnChange = "refuse",
@@ -80,12 +81,15 @@ def evaluate(
         questions: A file (:func:`~surerag.evaluation.read_questions`), or a list of texts, pairs (question,
             references), mappings or :class:`~surerag.evaluation.Question` objects.
         path: SQLite file of the run; None keeps the run in memory.
+        columns: The column names of the file by field, such as ``{"question": "Q", "references": "A"}``; see
+            :func:`~surerag.evaluation.read_questions`.
         metrics: Names (``"exact_match"``, ``"f1"``, ``"contains"``), or a mapping from names to functions of
             an answer and its references.
         at_a_time: Number of questions that one system gets at the same time. With more than 1, the seconds of
             a question are the wall time of these questions divided by their number.
         on_change: What to do if the file contains other questions, or other settings of a system:
-            ``"refuse"`` raises an error; ``"ask"`` asks all changed questions or systems again.
+            ``"refuse"`` raises an error; ``"ask"`` asks all changed questions or systems again. If only the
+            reference answers have changed, the stored answers are scored again, and nothing is asked.
         progress: True shows a progress bar. A function is called with the number of answers so far and the
             number of all answers.
 
@@ -105,7 +109,9 @@ def evaluate(
     """
     with _background_loop() as loop:
         stop = threading.Event()
-        return _evaluate(systems, questions, path, loop, stop, metrics, at_a_time, on_change, progress)
+        return _evaluate(
+            systems, questions, path, loop, stop, columns, metrics, at_a_time, on_change, progress
+        )
 
 
 async def aevaluate(
@@ -134,6 +140,7 @@ def _evaluate(
     path: str | Path | None,
     loop: asyncio.AbstractEventLoop,
     stop: threading.Event,
+    columns: Mapping[str, str] | None = None,
     metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
     at_a_time: int = 1,
     on_change: OnChange = "refuse",
@@ -146,7 +153,7 @@ def _evaluate(
     chosen = [as_system(name, target) for name, target in systems.items()]
     if not chosen:
         raise ConfigurationError("there are no systems to evaluate", hint="pass {name: system}")
-    asked = as_questions(questions)
+    asked = as_questions(questions, columns)
     run = EvaluationRun(path, metrics, create=True)
     try:
         with _lock_systems(run.path, [system.name for system in chosen]):

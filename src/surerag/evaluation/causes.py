@@ -22,6 +22,8 @@ SOURCES = ("path", "file_name", "source", "title")
 """Metadata keys that may name a passage's source; the first key that is present is used."""
 SKIPPED = "skipped files"
 """Key of ``Run.about`` under which a run lists the files that could not be read, one file per line."""
+NOTES = "notes on files"
+"""Key of ``Run.about`` with the reasons why files may have been read wrongly, one per line."""
 _DOCUMENTS_NAMED = 3
 """Maximum number of documents to name for each question."""
 
@@ -171,6 +173,15 @@ class Causes:
         places = [self.place(row) for row in self.run.answered(system).values()]
         return {place: places.count(place) for place in PLACES}
 
+    def count_wrong(self, system: str) -> int:
+        """Return the number of a system's wrong answers; failed questions are not counted.
+
+        The number may be larger than the sum of :meth:`count`, because the place of a reference answer that
+        is only yes, no, a letter or an abstention is not known.
+        """
+        scores = self.run.values(system, self.metric) if self.metric else {}
+        return sum(scores.get(key, RIGHT) < RIGHT for key in self.run.answered(system))
+
 
 def causes_of(run: Run) -> Causes:
     """Return the ``Causes`` of a run, which are computed once and cached in the run."""
@@ -198,29 +209,23 @@ def remedy(causes: Causes, system: str, name: str) -> str:
 
     ``name`` is the system's name in the sentence.
     """
-    counts = causes.count(system)
+    counts, wrong = causes.count(system), causes.count_wrong(system)
     first, second = sorted(PLACES, key=lambda place: -counts[place])[:2]
-    if not (total := sum(counts.values())):
+    if not counts[first]:
         return ""
     what = {place: remedy_of(causes, place) for place in PLACES}
-    shares = {place: f"{100 * counts[place] / total:.0f} %" for place in PLACES}
-    values = causes.run.values(system, causes.metric).values()
-    # A wrong answer is not placed if its reference answer is only yes, no, a letter …
-    all_wrong = max(total, sum(value is not None and value < RIGHT for value in values))
-    if all_wrong == 1:
-        wrong = f"{name}'s only wrong answer"
-    elif total == 1:
-        wrong = f"one of {name}'s {all_wrong} wrong answers"
+    if wrong == 1:
+        which = f"{name}'s only wrong answer"
     else:
-        of_all = f" (of {all_wrong})" if all_wrong > total else ""
-        wrong = f"{shares[first]} of {name}'s {total}{of_all} wrong answers"
-    reason = f"for {wrong}, the reference answer {what[first][1]}"
+        number = "all" if counts[first] == wrong else f"{counts[first]:,}"
+        which = f"{number} of {name}'s {wrong:,} wrong answers"
+    reason = f"for {which}, the reference answer {what[first][1]}"
     if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
         return f"Improve {what[first][0]} first: {reason}."
     if not counts[second]:
         return f"Improve {what[first][0]} first (there is little evidence yet): {reason}."
     return (
-        f"Improve {what[first][0]}, and {what[second][0]}: {reason}; for {shares[second]}, it "
+        f"Improve {what[first][0]}, and {what[second][0]}: {reason}; for {counts[second]:,}, it "
         f"{what[second][1]}."
     )
 

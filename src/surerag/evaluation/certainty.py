@@ -19,8 +19,10 @@ SHARES = (0.5, 0.7, 0.9)
 """A report states how many of the most certain 50, 70 and 90 % of the answers are right."""
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
-_CURVE_FROM = 10
-"""Minimum number of answers at the first point of a curve, which also has at least a tenth of all answers."""
+FEWEST = 10
+"""Minimum number of answers of which a share of right answers is shown. With 9 answers, the interval spans
+more than 30 points, even if all 9 are right. The first point of a curve has at least this number of answers,
+and at least a tenth of all answers."""
 _CURVE_POINTS = 60
 
 
@@ -86,13 +88,14 @@ def surest_answers(run: Run, system: str) -> SurestAnswers | None:
 def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
     metric = next((name for name in run.measures if name in run.metrics), "")
     rows = run.certainty_rows(system, metric) if metric else []
+    rows = [row for row in rows if row.score_without is not None]
     if not rows:
         return None
     rows.sort(key=lambda row: row.uncertainty)
     uncertainty = np.array([row.uncertainty for row in rows])
     right = np.array([float(row.score_without or 0) >= RIGHT for row in rows])
     groups = group_numbers([row.group for row in rows], len(rows))
-    least = min(max(_CURVE_FROM, len(rows) // 10), len(rows))
+    least = min(max(FEWEST, len(rows) // 10), len(rows))
     counts = np.unique(np.linspace(least, len(rows), _CURVE_POINTS).round().astype(int))
     return SurestAnswers(
         next((row.scope["measure"] for row in rows if "measure" in row.scope), ""),

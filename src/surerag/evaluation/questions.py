@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Any, Final
 from surerag.documents import FileNotesWarning
 from surerag.documents.converted import workbook_rows
 from surerag.errors import InputError, extra, kind_of
-from surerag.records import Record, csv_rows, json_records, key_of_rows
+from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows
 from surerag.text import decode
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -55,6 +56,7 @@ _HEADER_ROWS = 10
 _LONGEST_NAME = 200
 """Maximum length of a group's name in characters; a longer name is replaced by its hash."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
+_QUESTION_MARKS = ("?", "\uff1f", "\u061f", "\u037e")
 _DOCUMENT_KEYS = (
     "document_id",
     "doc_id",
@@ -140,14 +142,18 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:
         raise InputError(
-            f"{path} contains no questions", hint=f"write one question per line, such as {_EXAMPLE}"
+            f"{path} contains no questions",
+            hint="write a header, and below it a row for each question, such as the two lines "
+            '"question,answers" and "Who founded it?,Ada Voss"'
+            if divide
+            else f"write one question per line, such as {_EXAMPLE}",
         )
     unused = _unused_columns(records[0].value, names)
     if unused and not any(question.references for question in questions):
+        advice = _name_columns(_flatten(records[0].value), names)
         warnings.warn(
             f"{path} has no reference answers, and these columns are not used: {', '.join(unused)}; if one "
-            "of these columns holds the reference answers, name the column: --columns references=NAME, or in "
-            "Python columns={'references': NAME}",
+            f"of these columns holds the reference answers, {advice}",
             FileNotesWarning,
             stacklevel=2,
         )
@@ -161,13 +167,17 @@ def _unused_columns(record: Mapping[str, Any], names: Mapping[str, str]) -> list
     return [name for name in flat if name not in used | parents]
 
 
-def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
+def as_questions(
+    items: Iterable[Any] | str | Path, columns: Mapping[str, str] | None = None
+) -> list[Question]:
     """Return questions as ``Question`` objects.
 
     ``items`` is a file, or a list of texts, pairs (question, references), mappings or ``Question`` objects.
+    ``columns`` has the column names of the file, or the keys of the mappings, by field.
     """
     if isinstance(items, str | Path):
-        return read_questions(items)
+        return read_questions(items, columns=columns)
+    names = _columns_by_field(columns or {})
     if isinstance(items, Mapping) or hasattr(items, "columns"):
         raise InputError(
             f"expected a list of questions, got {kind_of(items)}",
@@ -175,12 +185,13 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         )
     questions = []
     for place, item in enumerate(items, 1):
+        fields = [names.get(field, field) for field in ("question", "references")]
         if isinstance(item, str):
-            item = {"question": item}
+            item = {fields[0]: item}
         elif isinstance(item, tuple) and len(item) == 2:
-            item = dict(zip(("question", "references"), item, strict=True))
+            item = dict(zip(fields, item, strict=True))
         is_question = isinstance(item, Question)
-        questions.append(item if is_question else _to_question(item, {}, f"question {place}"))
+        questions.append(item if is_question else _to_question(item, names, f"question {place}"))
     if not questions:
         raise InputError("expected questions, got an empty list", hint="pass at least one question")
     return list({question.key: question for question in questions}.values())
@@ -256,6 +267,8 @@ def _contents(path: Path) -> bytes | list[Record]:
         with extra("evaluation"):
             from pyarrow.parquet import read_table
         return [Record(number, row, "row") for number, row in enumerate(read_table(path).to_pylist(), 1)]
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}", hint="correct the path of the questions") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
 
@@ -283,11 +296,12 @@ def _question_sheet(data: bytes, path: Path, names: Mapping[str, str]) -> list[R
             f"the sheet {name!r} begins with {', '.join(filter(None, rows[0].value))[:80]}"
             for name, rows in sheets.items()
         ]
+        rows = csv_records(max(sheets.values(), key=len))
+        fullest = max(rows, key=lambda row: len(row.value))
         column = f"column {names['question']!r}" if "question" in names else "column of questions"
         raise InputError(
             f"{path} has no {column} in the first {_HEADER_ROWS} rows of a sheet; {'; '.join(first_rows)}",
-            hint="name the columns as in the header: --columns question=NAME,answers=NAME, or in Python "
-            "columns={'question': 'NAME', 'answers': 'NAME'}",
+            hint=_name_columns(fullest.value, {}),
         )
     if others := [repr(other) for other in sheets if other != title]:
         warnings.warn(
@@ -341,11 +355,9 @@ def _to_question(
     columns = {field: _column(field, flat, names, place) for field in ALIASES}
     column = columns["question"]
     if column is None:
-        near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
             f"{place} has no question; its columns are {', '.join(flat) or '(none)'}",
-            hint=f"name the column: --columns question={(name := next(iter(near), 'NAME'))}, or in Python "
-            f"columns={{'question': {name!r}}}",
+            hint=_name_columns(flat, names),
         )
     answers, passages = (flat.get(columns[field] or "") for field in ("references", "contexts"))
     references = _texts(divide(answers) if divide else answers, f"{place}, column {columns['references']!r}")
@@ -356,6 +368,23 @@ def _to_question(
     return Question(
         _text(flat[column], f"{place}, column {column!r}"), references, contexts, name, system, group
     )
+
+
+def _name_columns(flat: Mapping[str, Any], names: Mapping[str, str]) -> str:
+    # The question is guessed from its name or question mark; the reference answer often stands behind it.
+    named = {field: name for field, name in names.items() if _same_column(name, flat) is not None}
+    found = {field: named.get(field) or _column(field, flat, {}, "") for field in ALIASES}
+    near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
+    near += [name for name, value in flat.items() if str(value).strip().endswith(_QUESTION_MARKS)]
+    question = found["question"] or next(iter(near), None)
+    free = [name for name in flat if name == question or name not in found.values()]
+    behind = free[free.index(question) + 1 :] if question else []
+    guess = {"question": question or "NAME"} | ({"references": "NAME"} if len(free) > 1 else {})
+    guess |= {"references": behind[0]} if behind else {}
+    columns = {**named, **(guess if found["references"] is None else {"question": guess["question"]})}
+    option = shlex.quote(",".join(f"{field}={name}" for field, name in columns.items()))
+    is_guess = " (a guess from the first row)" if question else ""
+    return f"name the columns{is_guess}: --columns {option}, or in Python columns={columns}"
 
 
 def _document_of(contexts: Any) -> str:

@@ -21,8 +21,9 @@ from rich.text import Text
 
 from surerag.calibration import CalibrationRow
 from surerag.errors import writing
-from surerag.evaluation.causes import PLACES, SKIPPED, Causes, Place, causes_of, remedy_of
+from surerag.evaluation.causes import NOTES, PLACES, SKIPPED, Causes, causes_of, remedy_of
 from surerag.evaluation.certainty import (
+    FEWEST,
     RIGHT,
     SHARES,
     SurestAnswers,
@@ -109,7 +110,7 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
             columns[cost] = _cells(means, number_text)
     if any(prices):
         money = {system: money_spent(run, system, prices) for system in systems}
-        columns["money"] = _cells(money, lambda amount: f"{amount:.4g}")
+        columns["money"] = _cells(money, money_text)
     columns["errors"] = {system: str(round(sum(run.values(system, "errors").values()))) for system in systems}
     return columns
 
@@ -128,7 +129,9 @@ class TerminalTable(JupyterMixin):
         yield from self._parts
 
     def __str__(self) -> str:
-        console = Console(width=100, color_system=None)
+        console = Console(color_system=None)
+        if not console.is_terminal:
+            console.width = 100
         with console.capture() as captured:
             console.print(self)
         return captured.get().rstrip()
@@ -166,7 +169,7 @@ def notes(run: Run) -> str:
     """Return a text that explains the columns of a run's table."""
     text = (
         "n is the number of questions. Intervals have a confidence level of 95 %. Costs are means per "
-        "question, but money is the sum."
+        "question, but money is the sum, in the currency of the prices."
     )
     if run.measures and len(run.comparable) > 1:
         text += (
@@ -224,6 +227,16 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def money_text(amount: float) -> str:
+    """Format an amount of money with two decimals; an amount below 0.1 has two significant digits.
+
+    Example:
+        >>> money_text(1234.5), money_text(0.001259)
+        ('1,234.50', '0.0013')
+    """
+    return f"{amount:,.2f}" if amount >= 0.1 else f"{float(f'{amount:.2g}'):.12f}".rstrip("0").rstrip(".")
+
+
 def money_spent(run: Run, system: str, prices: Prices) -> float | None:
     """Return the price of all answers of a system; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
@@ -249,7 +262,7 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
             parts.append(f"{number_text(n * mean)} {cost}{reach}")
         answered = len(run.answered(system))
         if any(prices) and parts and (money := money_spent(run, system, prices)) is not None:
-            parts.append(f"money {money * n / answered:,.4g}")
+            parts.append(f"money {money_text(money * n / answered)} in the currency of --price-in")
         text = "; ".join(parts) or "too few answers for an estimate"
         lines.append(f"{counted(n, 'question')} with {names[system]}, extrapolated from {answered}: {text}")
     return "\n".join(lines)
@@ -311,7 +324,7 @@ def write_report(
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         title=_html(title or f"{', '.join(run.comparable)}: {counted(len(run.questions), 'question')}"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
-        causes=_causes_section(run, why, causes(run, why, baseline, names)),
+        causes=_causes_section(run, why, causes(run, why, baseline, names)) + _notes_on_files(run),
         details=_list(others),
         gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
@@ -346,13 +359,23 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return the cells, by column and system: AUROC, and shares of right answers among the surest answers."""
+    """Return the cells, by column and system: AUROC, and shares of right answers among the surest answers.
+
+    A share of fewer than :data:`FEWEST` answers is left out.
+    """
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
     for share in (*SHARES, 1):
         name = "right in all answers" if share == 1 else f"right in the surest {100 * share:.0f} %"
-        columns[name] = {system: _percent_text(surest.right[share]) for system, surest in surest_of.items()}
+        cells = {
+            system: _percent_text(surest.right[share])
+            if share == 1 or surest.right[share].n >= FEWEST
+            else "–"
+            for system, surest in surest_of.items()
+        }
+        if set(cells.values()) != {"–"}:
+            columns[name] = cells
     columns["answers"] = {system: str(surest.n) for system, surest in surest_of.items()}
     return columns
 
@@ -430,60 +453,66 @@ def _uncertainty_text(uncertainty: float) -> str:
     return "empty or cut off" if uncertainty == math.inf else f"{uncertainty:.2g}"
 
 
+_UNPLACED = "unplaced"
+"""Class of the segment for wrong answers whose place (:meth:`Causes.place`) is not known."""
+
+
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    counts = {system: why.count(system) for system in run.comparable if why.reports_passages(system)}
+    counts: dict[str, dict[str, int]] = {}
+    for system in run.comparable:
+        if why.reports_passages(system):
+            places = {str(place): n for place, n in why.count(system).items()}
+            counts[system] = {**places, _UNPLACED: why.count_wrong(system) - sum(places.values())}
     text = f"<p>{_html(' '.join(sentences))}</p>"
     if not counts:
         return f'<section class="causes">{text}</section>'
     bars = "".join(_causes_bar(system, of) for system, of in counts.items())
-    places = [place for place in PLACES if why.names is not None or place != "nowhere"]
-    texts = {place: remedy_of(why, place) for place in places}
-    legend = "".join(
-        f'<li><i class="{place}"></i>The reference answer {_html(text)}: improve {_html(what)}.</li>'
-        for place, (what, text) in texts.items()
-    )
+    shown = [place for place in PLACES if why.names is not None or place != "nowhere"]
+    texts: dict[str, str] = {
+        place: "The reference answer {1}: improve {0}.".format(*remedy_of(why, place)) for place in shown
+    }
+    if any(of[_UNPLACED] for of in counts.values()):
+        texts[_UNPLACED] = (
+            'The reference answer is only yes, no, a letter or "I do not know.", so a search for its words '
+            "proves nothing."
+        )
+    legend = "".join(f'<li><i class="{place}"></i>{_html(text)}</li>' for place, text in texts.items())
     note = (
         "The search for a reference answer compares words, like the metric “contains”. A passage with the "
         "same meaning in other words is not found."
     )
-    if left_out := _wrong_without_cause(run, why):
-        verb = "is" if left_out == 1 else "are"
-        note += (
-            f" {counted(left_out, 'wrong answer')} {verb} not counted: if the reference answer is only yes, "
-            'no, a letter or "I do not know.", a comparison of words proves nothing.'
-        )
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
-    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
+    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}</section>'
 
 
-def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
+def _causes_bar(system: str, counts: Mapping[str, int]) -> str:
     total, parts = sum(counts.values()), ""
     for place, n in counts.items():
         if n:
             percent = 100 * n / total
-            label = f"{percent:.0f} %" if percent > 8 else ""
+            label = str(n) if percent > 4 else ""
             parts += f'<span class="{place}" style="width:{percent:.2f}%">{label}</span>'
     return f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
 
 
-def _wrong_without_cause(run: Run, why: Causes) -> int:
-    return sum(
-        why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
-        for system in run.comparable
-        if why.reports_passages(system)
-        for key, row in run.answered(system).items()
-    )
-
-
-def _skipped_files(run: Run) -> str:
-    skipped = run.about.get(SKIPPED, "none").splitlines()
-    if skipped in ([], ["none"]):
-        return ""
-    files = "".join(f"<li>{_html(line)}</li>" for line in skipped)
-    many = f"{len(skipped)} files" if len(skipped) > 1 else "One file"
-    return f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
+def _notes_on_files(run: Run) -> str:
+    text = ""
+    for fact, one, many in (
+        (SKIPPED, "One file was not read", "files were not read"),
+        (
+            NOTES,
+            "One note on a file that may have been read wrongly",
+            "notes on files that may have been read wrongly",
+        ),
+    ):
+        lines = [line for line in run.about.get(fact, "").splitlines() if line != "none"]
+        if lines:
+            items = "".join(f"<li>{_html(line)}</li>" for line in lines)
+            title = one if len(lines) == 1 else f"{len(lines)} {many}"
+            text += f"<details><summary>{title}</summary><ul>{items}</ul></details>"
+    return text
 
 
 def _passages_section(run: Run, margin: float) -> str:

@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
@@ -26,6 +27,7 @@ from surerag.evaluation.questions import Question
 from surerag.evaluation.systems import EvaluationAnswer, System
 from surerag.measures import contains, exact_match, token_f1
 from surerag.messages import Usage
+from surerag.text import counted
 
 OnChange = Literal["refuse", "ask"]
 Metric = Callable[[str, Sequence[str]], float]
@@ -37,6 +39,8 @@ FAILURES = 5
 """Number of successive failures after which a system gets no more questions."""
 NEARLY_ALL = 0.9
 """A system is compared with other systems only if it was asked at least this share of the questions."""
+DRY_RUN = "questions of dry runs"
+"""Key of ``Run.about`` with the number of the stored questions, if all answers come from dry runs."""
 _APPLICATION = 0x53524148
 """SQLite application id that identifies a database as an evaluation run."""
 FORMAT = 1
@@ -78,6 +82,10 @@ def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, 
                 hint=f"choose from {', '.join(METRICS)}, or pass a mapping from names to functions",
             )
     return {name: METRICS[name] for name in names}
+
+
+class StoredAnswersWarning(UserWarning):
+    """Warns that stored answers get other reference answers, or that answers of a dry run are replaced."""
 
 
 @dataclass(frozen=True)
@@ -230,10 +238,10 @@ class Run:
     @property
     def about(self) -> dict[str, str]:
         """Recorded facts about the run by name, such as its model, documents, date and command."""
-        return dict(self._select("SELECT name, value FROM about"))
+        return dict(self._select("SELECT name, value FROM about WHERE value != ''"))
 
     def record(self, about: Mapping[str, str]) -> None:
-        """Store facts about the run by name; a fact with an existing name replaces the old fact."""
+        """Store facts about the run by name; an existing fact is replaced, and an empty text deletes it."""
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
@@ -359,7 +367,8 @@ class Run:
             raise ConfigurationError(
                 f"the run has no {system}@inf and {system}@-inf; it has {', '.join(names)}",
                 hint=f"compare both: --systems {system}@inf,{system}@-inf; or, to withhold uncertain answers "
-                "of any system, calibrate with --max-risk",
+                "of any system, calibrate with --max-risk, or in Python "
+                f"calibrate_abstention(run.certainty_rows({names[0]!r}), max_risk=0.1)",
             )
         metric = metric or next(iter(self.metrics))
         without, with_ = (self.values(f"{system}@{end}", metric) for end in ("inf", "-inf"))
@@ -377,25 +386,41 @@ class Run:
             )
         return rows
 
-    def certainty_rows(self, system: str, metric: str = "", measure: str = "") -> list[CalibrationRow]:
+    def certainty_rows(self, system: str = "", metric: str = "", measure: str = "") -> list[CalibrationRow]:
         """Return rows for :func:`surerag.calibrate_abstention`: certainty and score of a system's answers.
 
-        Answers without log-probabilities and questions without references are left out.
+        Answers without log-probabilities are left out. A question without references has no score.
 
         Args:
-            system: Name of a system whose answers have a certainty.
+            system: Name of a system whose answers have a certainty; empty means the only such system.
             metric: Name of the metric that scores the answers; empty means the first metric of the run.
             measure: Name of the measure of uncertainty. Empty means ``DEFAULT_MEASURE`` if all answers have
                 it, and ``WITHOUT_ALTERNATIVES`` otherwise.
+
+        Raises:
+            ConfigurationError: If the system is unknown; or if ``system`` is empty, and the answers of no
+                system or of several systems have a certainty.
         """
+        system = system or self._only_certain()
         scores, rows = self.values(system, metric or next(iter(self.metrics))), self.answered(system)
         return [
             CalibrationRow.of(
-                certainty, scores[key], id=rows[key].question.text, group=rows[key].question.group
+                certainty, scores.get(key), id=rows[key].question.text, group=rows[key].question.group
             )
             for key, certainty in self.certainties(system, measure).items()
-            if key in scores
         ]
+
+    def _only_certain(self) -> str:
+        names = [name for name in self.systems if self.certainties(name)]
+        if len(names) == 1:
+            return names[0]
+        raise ConfigurationError(
+            f"expected the name of a system, got none; the answers of {counted(len(names), 'system')} of the "
+            "run have a certainty",
+            hint=f"choose from {', '.join(names)}, and pass run.certainty_rows({names[0]!r})"
+            if names
+            else "evaluate systems whose model returns log-probabilities, and which report a certainty",
+        )
 
     def certainties(self, system: str, measure: str = "") -> dict[str, Certainty]:
         """Return the certainties of a system's answers by question key, all with the same measure.
@@ -462,30 +487,31 @@ class Run:
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
         """Store the systems and questions of a call of ``evaluate``.
 
+        If only the reference answers of a stored question have changed, the stored answers are kept.
+
         Raises:
             ConfigurationError: With ``on_change="refuse"``, if the settings of a system have changed, or if
-                ``questions`` both contains new questions and lacks stored questions.
+                ``questions`` both contains new questions and lacks stored questions. Answers of dry runs are
+                never a reason for this error.
+
+        Warns:
+            StoredAnswersWarning: If stored answers get other reference answers, or if the answers of a dry
+                run are replaced.
         """
         _ = self.table  # raises an error for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
-        before = {question.key for question in self.questions}
-        keys = {question.key for question in questions}
-        stored_keys = {key for (key,) in self._select("SELECT key FROM questions")}
-        # A subset or superset of the stored questions uses the same run: users try a few questions first.
-        other = not keys >= before and not keys <= stored_keys
-        if on_change == "refuse" and (changed or other):
-            what = (
-                f"settings of {', '.join(changed)}"
-                if changed
-                else f"questions ({len(before - keys)} of {len(before)} are missing)"
-            )
-            raise ConfigurationError(
-                f"{self.path or 'the run'} was made with other {what}",
-                hint="to replace the stored answers, pass --ask-again, or in Python on_change='ask'; to keep "
-                "them, name another file (--run)",
-            )
+        difference = f"is a run of other settings of {', '.join(changed)}" if changed else ""
+        difference = difference or self._difference(questions)
+        if on_change == "refuse" and difference:
+            self._refuse_unless_dry(difference)
+        rescored = self._rescored(questions)
         with _storage_errors(self.path), self._writes, self._db:
+            self._db.executemany(
+                "INSERT OR IGNORE INTO rows SELECT fingerprint, ?, system, answer, error, seconds, shared "
+                "FROM rows WHERE key = ? AND error = ''",
+                rescored.items(),
+            )
             self._db.execute("UPDATE questions SET place = -1")
             self._db.executemany(
                 "INSERT OR REPLACE INTO questions VALUES (?, ?, ?)",
@@ -500,6 +526,70 @@ class Run:
                 ],
             )
         self._forget()
+        if rescored:
+            what = counted(len(rescored), "stored question")
+            _warn(f"{what} got other reference answers; the stored answers are kept and scored again")
+
+    def check_questions(self, questions: Sequence[Question]) -> None:
+        """Check that ``begin`` accepts these questions with ``on_change="refuse"``; see :meth:`begin`."""
+        if difference := self._difference(questions):
+            self._refuse_unless_dry(difference, warn=False)
+
+    def _refuse_unless_dry(self, difference: str, *, warn: bool = True) -> None:
+        name = self.path or "the run"
+        if not self._is_dry:
+            raise ConfigurationError(
+                f"{name} {difference}",
+                hint="to keep all other answers, and ask only what has changed, pass --ask-again, or in "
+                "Python on_change='ask'; to start anew, name another file (--run)",
+            )
+        if warn:
+            _warn(f"{name} {difference}; it has only answers of dry runs, which are replaced")
+
+    @property
+    def _is_dry(self) -> bool:
+        [(n_stored,)] = self._select("SELECT count(*) FROM questions")
+        return bool(0 < n_stored <= int(self.about.get(DRY_RUN, 0)))
+
+    def begin_dry_run(self, questions: Iterable[Question]) -> None:
+        """Record that the answers to these questions come from a dry run; call it before ``begin``."""
+        stored = {key for (key,) in self._select("SELECT key FROM questions")}
+        if not stored or self._is_dry:
+            self.record({DRY_RUN: str(len(stored | {question.key for question in questions}))})
+
+    def _rescored(self, questions: Sequence[Question]) -> dict[str, str]:
+        # By the key of a new question: the key of the stored question with the same text, but with other
+        # reference answers. Scores that a system reports, such as ΔSePer, may depend on the references.
+        scored = {row.question.key for row in self.rows if row.answer and row.answer.scores}
+        again = {question.key for question in questions}
+        before = {_asked(q): q.key for q in self.questions if q.key not in scored | again}
+        stored = {key for (key,) in self._select("SELECT key FROM questions")}
+        return {q.key: before[_asked(q)] for q in questions if q.key not in stored and _asked(q) in before}
+
+    def _difference(self, questions: Sequence[Question]) -> str:
+        # A subset or superset of the stored questions uses the same run: users try a few questions first.
+        before, rescored = {question.key: question for question in self.questions}, self._rescored(questions)
+        keys = {rescored.get(question.key, question.key) for question in questions}
+        if keys >= before.keys() or keys <= {key for (key,) in self._select("SELECT key FROM questions")}:
+            return ""
+        missing = [question for key, question in before.items() if key not in keys]
+        texts = {question.text: question for question in questions}
+        if not all(question.text in texts for question in missing):
+            example = next(question.text for question in missing if question.text not in texts)
+            n_missing = f"{len(missing)} of its {counted(len(before), 'question')}"
+            return f"is a run of other questions: {n_missing} are missing now, such as {example[:80]!r}"
+        parts = {
+            "reference answers": "references",
+            "contexts": "contexts",
+            "ids": "id",
+            "retrievers": "system",
+        }
+        others = [
+            name
+            for name, part in parts.items()
+            if any(getattr(one, part) != getattr(texts[one.text], part) for one in missing)
+        ]
+        return f"is a run of the same questions with other {' and other '.join(others)}"
 
     def _forget(self) -> None:
         self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
@@ -530,6 +620,14 @@ class Run:
         with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
         self._forget()
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, StoredAnswersWarning, stacklevel=4)
+
+
+def _asked(question: Question) -> tuple[Any, ...]:
+    return question.text, question.contexts, question.id, question.system
 
 
 @contextmanager
