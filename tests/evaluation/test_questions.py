@@ -129,7 +129,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
             "line 2, column 'answer': expected",
         ),
         ("q.json", "{", "line 1, column 2: not JSON"),
-        ("q.json", "3", "element 1 is a int"),
+        ("q.json", "3", "element 1 is an int"),
         ("q.json", "[" * 200_000, "line 1: brackets are nested too deep"),
         ("q.json", "9" * 5000, "line 1: Exceeds the limit.*Write the number as a text"),
         (

@@ -132,7 +132,7 @@ def test_a_run_of_systems_that_always_fail_is_an_error() -> None:
 
     with pytest.raises(CapabilityError):
         evaluate({"misconfigured": misconfigured}, QUESTIONS)
-    with pytest.raises(ServiceError, match="InputError: a system returned a int without an answer"):
+    with pytest.raises(ServiceError, match="InputError: a system returned an int without an answer"):
         evaluate({"number": lambda question: 3}, QUESTIONS)
 
 
@@ -476,7 +476,7 @@ def test_a_notebook_shows_findings_and_the_table() -> None:
     ("options", "message"),
     [
         ({"systems": {}}, "no systems"),
-        ({"systems": {"a": 3}}, "the system 'a' is a int, which cannot answer questions"),
+        ({"systems": {"a": 3}}, "the system 'a' is an int, which cannot answer questions"),
         ({"at_a_time": 0}, "at_a_time must be a whole number of at least 1"),
         ({"metrics": ("bleu",)}, "no metric 'bleu'"),
         ({"systems": [echo]}, "systems must be systems by their names, got a list"),
@@ -505,7 +505,7 @@ def test_scores_and_metrics_are_finite_numbers() -> None:
     run = evaluate({"nan": lambda q: EvaluationAnswer("x", scores={"s": float("nan")})}, ["one"])
     assert "expected finite numbers" in run.rows[0].error
     run = evaluate({"none": lambda q: EvaluationAnswer(None)}, ["one"])  # type: ignore[arg-type]
-    assert "a EvaluationAnswer without an answer" in run.rows[0].error
+    assert "an EvaluationAnswer without an answer" in run.rows[0].error
     run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: 2 * len(answer)})
     with pytest.raises(
         ConfigurationError, match=r"the metric length returned 2, expected a number in \[0, 1\]"

@@ -298,7 +298,7 @@ def test_a_core_with_a_retriever_of_another_kind_is_refused_with_the_name_of_the
 def test_what_is_no_summaries_and_no_postprocessor_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"summaries must be an index.*summary_index"):
         LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), summaries=corpus.nodes())
-    with pytest.raises(ConfigurationError, match="node_postprocessors holds a int"):
+    with pytest.raises(ConfigurationError, match="node_postprocessors holds an int"):
         LazyRetrievalQueryEngine.from_args(corpus.index(), knowing(), node_postprocessors=[5])
 
 
@@ -666,7 +666,7 @@ def test_summaries_may_have_postprocessors_of_their_own() -> None:
     ):
         metadata = engine(llm=Own(), gate="abstention", **settings).query(KNOWN).metadata
         assert len(metadata.get("summary_ids", ())) == n_summaries
-    with pytest.raises(ConfigurationError, match="summary_postprocessors holds a int"):
+    with pytest.raises(ConfigurationError, match="summary_postprocessors holds an int"):
         engine(summary_postprocessors=[5])
 
 
