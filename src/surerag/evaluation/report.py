@@ -115,11 +115,6 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
     return columns
 
 
-def _percent_text(share: Estimate) -> str:
-    value, *interval = share.text("", 100, 0).split(" [")
-    return " [".join([f"{value} %", *interval])
-
-
 def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> dict[str, str]:
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 

@@ -263,4 +263,6 @@ def _usage(value: Any) -> Usage | None:
     written = value.get("output_tokens", value.get("completion_tokens"))
     if not isinstance(read, int) or not isinstance(written, int):
         return None
-    return Usage(int(value.get("requests", value.get("calls", 1))), read, written)
+    counted = (value.get(name) for name in ("thinking_tokens", "cached_tokens"))
+    others = (number if isinstance(number, int) else 0 for number in counted)
+    return Usage(int(value.get("requests", value.get("calls", 1))), read, written, *others)
