@@ -142,7 +142,10 @@ def test_unknown_weights_are_refused() -> None:
     [
         (lambda: semantic_entropy([0.4, 0.2], [0, 1]), r"sum to one, got the sum 0\.6"),
         (lambda: semantic_entropy([0.5, 0.5], [0]), r"shapes \(2,\) and \(1,\)"),
-        (lambda: answer_weights("AB", None), "log-likelihoods .* needed for the weights 'horvitz-thompson', got None"),
+        (
+            lambda: answer_weights("AB", None),
+            "log-likelihoods .* needed for the weights 'horvitz-thompson', got None",
+        ),
         (lambda: answer_weights("AB", [-1.0]), r"expected 2 log-likelihoods, .* got shape \(1,\)"),
         (lambda: answer_weights("AB", [-1.0, np.inf]), r"expected finite .* got \[-1\.0, inf\]"),
         (lambda: seper_hard([1.0], [0], [True]), r"\[C, references\], got shape \(1,\)"),
