@@ -29,8 +29,8 @@ class EvaluationAnswer:
             them.
         usage: Numbers of calls and tokens; None if the system does not report them.
         finish: Why the answer ended: ``"length"`` if it was truncated.
-        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if it is
-            unknown.
+        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if the
+            method decided without it. Then ``reason`` says why, such as "the first answer abstains".
         acted: Whether a method retrieved or rewrote; None for a system that does not decide this.
         scores: Scores that the system computes itself, by name.
         certainty: How sure the model was of this answer; None if the system does not report it.
