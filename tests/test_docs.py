@@ -15,14 +15,21 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 import surerag.demo
 import surerag.measures
-from surerag import OpenAIReader, TransformersReader
+import surerag.prompts
+import surerag.retrieval
+import surerag.training
+from surerag import FakeReader, OpenAIReader, TransformersReader
 from surerag.cli.app import app
+from surerag.demo import load_reader
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer, NLIEntailer
 from surerag.methods.lazy_rag.gates import GATES
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -198,6 +205,36 @@ def test_each_function_in_the_tables_of_papers_is_where_the_page_says() -> None:
     assert len(dotted) >= 6 and all(map(pkgutil.resolve_name, dotted))
     for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", cells):
         assert hasattr(surerag.measures, name) or hasattr(surerag, name), f"{name} has no module on the page"
+
+
+class _Search:
+    def retrieve(self, query: str, k: int | None) -> list[surerag.Passage]:
+        return []
+
+
+def test_the_settings_of_the_papers_are_code_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    section = text.partition("## Settings of the papers\n")[2].partition("\n## ")[0]
+    names: dict[str, Any] = {
+        **{name: getattr(surerag, name) for name in surerag.__all__},
+        **vars(surerag.retrieval), **vars(surerag.training), **vars(surerag.measures),
+        **{name: getattr(surerag.prompts, name) for name in surerag.prompts.__all__},
+        "reader": FakeReader(["Velm"]), "encoder": HashingEncoder(), "entailer": ExactEntailer(),
+        "retriever": _Search(), "summaries": "Ada was born in Velm.",
+        "document": "Ada was born in Velm.", "answers": ["Velm", "Orun"], "NLIEntailer": NLIEntailer,
+        "log_likelihoods": [-1.0, -2.0], "mean_log_probabilities": [-0.3, -0.7], "load_reader": load_reader,
+    }  # fmt: skip
+    for kind in (TransformersReader, NLIEntailer):  # no model is loaded, but the options are checked
+        signature = inspect.signature(kind.from_pretrained)
+        monkeypatch.setattr(kind, "from_pretrained", signature.bind)
+    names["load_reader"] = inspect.signature(load_reader).bind
+    rows = re.findall(r"^\| (.*?) \|.*\| (.*) \|$", section, re.MULTILINE)[1:]
+    for row, cell in rows:
+        codes = [code for code in re.findall(r"`([^`]*)`", cell) if "(" in code]
+        assert codes, f"{row} has no code"
+        for code in codes:
+            eval(code, names)
+    assert {"L-RAG", "SePer, soft kernel", "EDC²", "DENSE-RAG", "DynQR, EXPAND"} <= {row for row, _ in rows}
 
 
 def test_pages_stay_short() -> None:

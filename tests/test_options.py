@@ -149,3 +149,12 @@ async def test_results_come_in_order_and_only_a_few_windows_are_read_ahead() -> 
     assert len(list(unread)) > 250
     results.close()  # type: ignore[attr-defined]  # it is a generator
     assert [result.question async for result in rag().aiter_many(questions, window=7)] == questions
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [("n", "Did you mean n_tokens or n_samples"), ("variant", "Settings of the papers"), ("k", "mean top_n")],
+)
+def test_a_usual_name_of_an_option_leads_to_ours(option: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=hint):
+        LazyRAGOptions(**{option: 8})

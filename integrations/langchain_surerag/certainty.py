@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from threading import Thread
 from typing import Any, cast
 from uuid import UUID
@@ -47,6 +47,7 @@ from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning, SelectedAnswer, check_policy, order_hint
 from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import maybe_await, run_blocking
+from surerag.effects import counted
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -55,7 +56,7 @@ from surerag.errors import (
     check_kind,
     kind_of,
 )
-from surerag.messages import Message
+from surerag.messages import Message, Usage
 from surerag.readers import AWAITING, BLOCKING, Blocking, Reader
 from surerag.text import ABSTENTION, check_abstention
 
@@ -291,8 +292,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     """Adds to the output of any chain, graph or agent how sure the model is of the answer.
 
     The output is the chain's own mapping, or ``{"answer": …}`` if the chain returns a text or message. The
-    added key ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields the chain's
-    chunks (texts and messages as ``{"answer": …}``), and then ``{"certainty": …}``. The custom event
+    added key ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. If the models report how many
+    tokens they used, the key ``usage`` has the fields of :class:`surerag.Usage`, for all calls. A stream
+    yields the chain's chunks (texts and messages as ``{"answer": …}``), and then ``{"certainty": …}``, with
+    ``usage``. The custom event
     ``surerag.certainty`` has the same values. LangSmith gets uncertainty and probability as feedback if it
     traces the run, or if ``langsmith_client`` is passed.
 
@@ -406,7 +409,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
-        return _with_certainty(_as_mapping(output), certainty)
+        return {**_with_certainty(_as_mapping(output), certainty), **_usage(watcher.tree, output)}
 
     async def _pieces(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
         watcher, piece = _CallWatcher(self._measure), None
@@ -416,7 +419,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
                 piece = AddableDict(_as_mapping(piece)) if isinstance(piece, str | BaseMessage) else piece
                 yield piece
         certainty = await self._certainty(watcher.tree, watcher.output, calls)
-        last = {METADATA_KEY: certainty.to_dict()}
+        last = {METADATA_KEY: certainty.to_dict(), **_usage(watcher.tree, watcher.output)}
         yield AddableDict(last) if isinstance(piece, AddableDict) else last  # a user may add up all chunks
 
     async def _certainty(self, tree: RunTree, output: Any, calls: Blocking) -> Certainty:
@@ -437,8 +440,9 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         if answer is None:
             return tree.certainty(output)
         turns = tuple(Message(role_of(one.type), str(one.text)) for one in answer.prompt if one.text)
-        program = second_opinion.program(turns, answer.text)
-        opinion = await run_program(program, cast("Services", self._opinion_services), ensure_config(), calls)
+        program = counted(second_opinion.program(turns, answer.text))
+        services = cast("Services", self._opinion_services)
+        opinion, tree.usage_after = await run_program(program, services, ensure_config(), calls)
         return replace(opinion, scope=answer.certainty.scope)
 
     def _complain(self, certainty: Certainty) -> None:
@@ -478,6 +482,17 @@ def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, A
     noted = message.model_copy(update={"response_metadata": metadata})
     place = {"message": noted} if output.get("message") else {"messages": [*output["messages"][:-1], noted]}
     return {**output, **place, METADATA_KEY: values}
+
+
+def _usage(tree: RunTree, output: Any) -> dict[str, Any]:
+    reported = output.get("usage") if isinstance(output, Mapping) else None
+    spent = tree.usage
+    if reported is not None:
+        if not isinstance(reported, Mapping) or set(reported) != {one.name for one in fields(Usage)}:
+            return {}  # a key of the user's chain
+        spent = Usage(**reported)  # the calls in the tree are among these
+    spent += tree.usage_after
+    return {"usage": asdict(spent)} if spent.requests else {}
 
 
 def _last_answer(messages: Any) -> AIMessage | None:
@@ -587,7 +602,7 @@ class SelectiveAnswer(CertaintyChain):
             is_text = isinstance(answer, str)
             shaped = _without(shaped, withheld, selected.text) if is_text else {"answer": selected.text}
         outcome = {"abstained": selected.abstained, "probability": selected.probability}
-        return {**_with_certainty(shaped, certainty), **outcome}
+        return {**_with_certainty(shaped, certainty), **outcome, **_usage(watcher.tree, output)}
 
 
 def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str) -> dict[str, Any]:

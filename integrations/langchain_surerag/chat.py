@@ -139,8 +139,9 @@ def _metadata(answer: Generation) -> dict[str, Any]:
 
 
 def _usage(answer: Generation) -> UsageMetadata:
-    prompt, completion = answer.prompt_tokens, answer.completion_tokens
-    return UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
+    prompt, completion = answer.prompt_tokens, answer.completion_tokens + answer.thinking_tokens
+    usage = UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
+    return usage | {"output_token_details": {"reasoning": answer.thinking_tokens}}
 
 
 def _result(answer: Generation) -> ChatResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import Callbacks
@@ -79,8 +79,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
       there is no answer;
     - ``message``: the answer as a message, to add to a graph's ``messages``; it has the id of the streamed
       message, so that LangGraph's ``stream_mode="messages"`` shows the answer once;
-    - with ``return_details``: ``question`` (the query of the search), ``summaries``, ``passages``,
-      ``abstained`` and ``usage``.
+    - ``usage``: a dictionary of the fields of :class:`surerag.Usage`, the cost of all calls of models;
+    - with ``return_details``: ``question`` (the query of the search), ``summaries``, ``passages`` and
+      ``abstained``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
     ``lazy_rag.answering`` reach callback handlers and ``astream_events``; a draft (a first answer that may be
@@ -121,7 +122,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     """Whether every user may see every summary, also of documents that the retriever's filter excludes."""
 
     return_details: bool = False
-    """Whether the output also has ``question``, ``summaries``, ``passages``, ``abstained`` and ``usage``."""
+    """Whether the output also has ``question``, ``summaries``, ``passages`` and ``abstained``."""
 
     def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
@@ -271,20 +272,20 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         certainty = replace(result.certainty, scope=scope_of(self.core)).to_dict()
         note = {"surerag": {"retrieval": result.decision.to_dict()}, "certainty": certainty}
         message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
-        details: ChainOutput = {"finish": finish, "message": message, "certainty": certainty}
+        details: ChainOutput = {
+            "finish": finish,
+            "message": message,
+            "certainty": certainty,
+            "usage": asdict(result.usage),
+        }
         if finish in ("empty", "content_filter"):
             logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
         if self.return_details:
-            usage = result.usage
             details |= {
                 "question": result.question,
                 "summaries": _marked(result.summaries),
                 "passages": documents_of(result.passages),
                 "abstained": result.abstained,
-                "usage": {
-                    name: getattr(usage, name)
-                    for name in ("requests", "prompt_tokens", "completion_tokens", "seconds")
-                },
             }
         return details
 

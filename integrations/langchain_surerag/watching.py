@@ -25,10 +25,10 @@ from pydantic import BaseModel
 from langchain_surerag.families import FAMILIES, unbound
 from langchain_surerag.models import reply_part
 from langchain_surerag.runs import TAGS
-from surerag import certainty_of
+from surerag import Usage, certainty_of
 from surerag.certainty import NO_LOGPROBS, NO_WORDS, Certainty, Measure, check_measure, without_address
 from surerag.errors import InputError, LogprobsError, SureragError
-from surerag.readers import ReplyPart, finish_of, split_thoughts, trace_of_answer
+from surerag.readers import ReplyPart, finish_of, split_thoughts, trace_of_answer, usage_of
 
 METADATA_KEY = "certainty"
 """Key of a message's certainty in ``response_metadata``."""
@@ -81,7 +81,10 @@ class _Call:
 
 @dataclass(slots=True)
 class RunTree:
-    """The runs below one root run, and the models' answers in these runs."""
+    """The runs below one root run, and the models' answers in these runs.
+
+    ``usage`` is the cost of the answers, and ``usage_after`` the cost of a second opinion after the runs.
+    """
 
     root: UUID
     is_outermost: bool = False
@@ -90,6 +93,8 @@ class RunTree:
     templates: dict[UUID | None, Any] = field(default_factory=dict)
     calls: dict[UUID, _Call] = field(default_factory=dict)
     answers: list[SeenAnswer] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    usage_after: Usage = field(default_factory=Usage)
 
     def forget(self, run_id: UUID) -> None:
         """Remove the answers of a failed run, because no output contains them."""
@@ -293,6 +298,8 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
+        if (usage := _usage_of(response, generations)) is not None:
+            tree.usage += usage
         # Reversed: LangChain returns the first generation, and ``answers[-1]`` must be the returned answer.
         for generation in reversed(generations):
             part, message = _part(generation), getattr(generation, "message", None)
@@ -336,6 +343,12 @@ def _part(piece: Any) -> ReplyPart:
         return reply_part(piece, *_KEYS)
     except SureragError:  # log-probabilities in an unknown format
         return reply_part(piece)
+
+
+def _usage_of(response: LLMResult, generations: Sequence[Any]) -> Usage | None:
+    if counted := (response.llm_output or {}).get("token_usage"):
+        return usage_of(counted)
+    return reply_part(generations[0]).usage if generations else None
 
 
 def _joined(pieces: Sequence[Any]) -> ReplyPart:

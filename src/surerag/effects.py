@@ -362,6 +362,20 @@ def handled(
             resume = partial(program.throw, error)
 
 
+def counted(program: Program[R]) -> Program[tuple[R, Usage]]:
+    """Run ``program``, and return its result and the cost of its requests."""
+    usage = Usage()
+
+    def handle(effect: Effect[Any]) -> Program[Any]:
+        nonlocal usage
+        answer = yield effect
+        usage += effect.usage(answer)
+        return answer
+
+    result = yield from handled(program, handle)
+    return result, usage
+
+
 def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -> Program[None]:
     """Report an event of this name; ``data`` are its data. See :class:`~surerag.messages.Event`."""
     yield Emit(Event(name, data, warning, detail))

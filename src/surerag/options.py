@@ -43,6 +43,7 @@ _ALIASES = {
     "llm": ("reader",),
     "embeddings": ("embed_model", "encoder"),
     "embed_model": ("embeddings", "encoder"),
+    "n": ("n_tokens", "n_samples"),
     "tau": ("threshold",),
     "theta": ("threshold",),
     "max_new_tokens": ("max_tokens",),
@@ -207,6 +208,8 @@ max_tokens? It takes max_tokens, seed.
         aliases = [alias for alias in _ALIASES.get(name, ()) if alias in allowed]
         near = aliases or get_close_matches(name, sorted(allowed), n=2)
         choices = f"It takes {', '.join(sorted(allowed))}"
+        if name in ("variant", "paper"):
+            choices += '. For the settings of the papers, see "Settings of the papers" in docs/papers.md'
         raise ConfigurationError(
             f"{owner} has no option {name!r}",
             hint=f"did you mean {' or '.join(near)}? {choices}" if near else choices,

@@ -19,6 +19,16 @@ from surerag.errors import PromptError, kind_of
 from surerag.framing import Passages, as_data, quote_numbers
 from surerag.messages import Message, Prompt, Template, as_messages
 
+__all__ = [
+    "ANSWER_WITH_EVIDENCE", "ARE_YOU_SURE", "CLOSED_BOOK", "DENSE_ANSWER", "DYNQR_ANSWER", "ENTAILMENT",
+    "EXTRACT", "EXTRACT_OR_NOTHING", "FROM_CONTEXT", "FROM_CONTEXT_AND_DETAILS", "FROM_PASSAGES",
+    "NOTHING_TO_EXTRACT", "RELEVANT", "RELEVANT_TO_STATEMENT", "REPHRASE", "REWRITE",
+    "REWRITE_IN_CONVERSATION", "SELECT_ANSWER", "SEPER_CLOSED_BOOK", "SEPER_FROM_PASSAGES", "SUFFICIENT",
+    "SUMMARIZE", "VERIFY", "VERIFY_ABOUT_PERSON", "VERIFY_ABOUT_PERSON_OR_NOTHING", "VERIFY_OR_NOTHING",
+    "PromptSet", "PromptTemplate", "as_template", "format_passages", "in_conversation", "load_prompts",
+    "selected_answer", "with_abstention",
+]  # fmt: skip
+
 _SLOT = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)(!plain)?\}")
 _FRAMES_NUMBER = re.compile(r"^\[\d+\] ", re.MULTILINE)
 

@@ -719,7 +719,9 @@ def test_an_output_that_cannot_be_written_is_wrong_usage_and_nothing_is_done(
 
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = pytest.importorskip("surerag.training")
+    pipeline = pytest.importorskip("surerag.training.pipeline")
     calls: list[Any] = []
+    bases: list[str] = []
 
     class Report:
         rewriter = None
@@ -732,9 +734,23 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
         return Report()
 
     monkeypatch.setattr(training, "train_rewriter", train)
+    command = sys.modules["surerag.cli.train_rewriter"]
+    monkeypatch.setattr(command, "load_base", lambda base: bases.append(base))
+    monkeypatch.setattr(command, "find_base", lambda: "the/base")
+    monkeypatch.setattr(pipeline, "MIN_QUERIES", QUESTIONS)
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
+    run("train-rewriter", "questions.jsonl", "--documents", "docs", "--base", "demo", code=4)
+    assert bases == ["tiny", "the/base"]
+    # Too few queries, or a base that cannot be found, are an error before the model and documents are read.
+    monkeypatch.setattr(command, "load_reader", lambda *_: pytest.fail("the model was loaded too early"))
+    monkeypatch.setattr(command, "find_base", lambda: None)
+    with pytest.raises(ConfigurationError, match="the base model of the demo is not on this machine"):
+        run("train-rewriter", "questions.jsonl", "--documents", "docs", "--base", "demo")
+    monkeypatch.setattr(pipeline, "MIN_QUERIES", QUESTIONS + 1)
+    with pytest.raises(InputError, match="distinct queries are too few"):
+        run("train-rewriter", "questions.jsonl", "--documents", "docs", "--base", "tiny")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

@@ -485,3 +485,38 @@ def test_equal_means_are_equally_good_only_where_the_interval_is_narrow() -> Non
     assert "Both are equally good here, but may differ by 18 points on other questions." in findings(few)[1]
     many = run_of(600, plain=system(lambda i: i % 5 > 0), new=system(lambda i: i % 5 > 0))
     assert "Both are equally good, within 2 points." in " ".join(findings(many))
+
+
+def test_the_share_of_questions_with_a_search_has_an_interval(tmp_path: Path) -> None:
+    """Also for systems of the user's own, whose settings name no pipeline; plain systems do not decide."""
+
+    def lazy(question: str) -> EvaluationAnswer:
+        return EvaluationAnswer("yes", acted=int(question.split()[1]) < 7)
+
+    run = evaluate({"plain": lambda _: "yes", "lazy": lazy}, [(f"q {i}", "yes") for i in range(10)])
+    share = summarize(run, "searched")
+    assert share["lazy"] is not None and share["plain"] is None
+    assert share["lazy"].text(scale=100, digits=0) == "70 [40, 89]"
+    assert sum(run.values("lazy", "searched").values()) == 7
+    assert "70 %" in str(terminal_table(run)) and "[40, 89]" in str(terminal_table(run))
+    assert "calls the retriever for 70 % of the questions" in " ".join(findings(run))
+
+
+@pytest.mark.parametrize(
+    ("measure", "near"),
+    [("exactmatch", "exact_match"), ("search", "searched"), ("em", "exact_match"), ("token", "tokens")],
+)
+def test_a_measure_that_does_not_exist_is_refused_with_a_near_name(measure: str, near: str) -> None:
+    run = evaluate({"one": lambda _: "yes"}, [("q", "yes")])
+    for ask in (
+        lambda: summarize(run, measure),
+        lambda: compare_systems(run, measure),
+        lambda: run.values("one", measure),
+        lambda: run.certainty_rows("one", measure),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=rf"no measure '{measure}'\. Did you mean {near}.*seconds"
+        ):
+            ask()
+    with pytest.raises(ConfigurationError, match="no system 'two'"):
+        compare_systems(run, "contains", baseline="two")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surerag.measures import answer_weights, semantic_entropy, seper_hard, seper_soft
+from surerag.measures import answer_weights, auroc, semantic_entropy, seper_hard, seper_soft
 
 ANSWERS = ["Velm", "Velm", "Velm", "Orun", "Toren"]
 LOGS = np.log([0.5, 0.5, 0.5, 0.3, 0.2])
@@ -135,3 +135,26 @@ def test_unknown_weights_are_refused() -> None:
     unknown: Any = "paper"
     with pytest.raises(ValueError, match=r"weights must be one of horvitz-thompson, .* got 'paper'"):
         answer_weights("AB", np.log([0.5, 0.2]), unknown)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: semantic_entropy([0.4, 0.2], [0, 1]), r"sum to one, got the sum 0\.6"),
+        (lambda: semantic_entropy([0.5, 0.5], [0]), r"shapes \(2,\) and \(1,\)"),
+        (
+            lambda: answer_weights("AB", None),
+            "log-likelihoods .* needed for the weights 'horvitz-thompson', got None",
+        ),
+        (lambda: answer_weights("AB", [-1.0]), r"expected 2 log-likelihoods, .* got shape \(1,\)"),
+        (lambda: answer_weights("AB", [-1.0, np.inf]), r"expected finite .* got \[-1\.0, inf\]"),
+        (lambda: seper_hard([1.0], [0], [True]), r"\[C, references\], got shape \(1,\)"),
+        (lambda: seper_hard([1.0], [2], [[True]]), "got numbers from 2 to 2"),
+        (lambda: seper_soft([-0.1, 0.6], [[1], [1]]), "must not be negative"),
+        (lambda: seper_soft([0.6, 0.6], [[1], [1]]), r"got the sum 1\.2"),
+        (lambda: auroc([np.nan, 1.0], [True, False]), "got NaN"),
+    ],
+)
+def test_an_error_names_the_condition_that_failed(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -21,8 +21,12 @@ from surerag.cli.models import (
     load_reader,
     parse_columns,
 )
+from surerag.demo import find_base
+from surerag.errors import ConfigurationError
 from surerag.evaluation import read_questions
 from surerag.training.options import Reward
+from surerag.training.pipeline import check_number
+from surerag.training.tuning import load_base
 
 NOT_HELPFUL = 4
 """Exit code if the trained rewriter does not improve answers to held-out queries."""
@@ -34,7 +38,10 @@ Queries = Annotated[
         help="File with questions, ideally with reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
     ),
 ]
-Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
+Base = Annotated[
+    str,
+    typer.Option(help="Hugging Face id or folder of the model to train; demo is the base model of the demo."),
+]
 Output = Annotated[
     Path, typer.Option(callback=check_folder, help="Folder for training data, checkpoints and models.")
 ]
@@ -69,10 +76,21 @@ def train_rewriter(
     """Train a query rewriter, and test it on held-out queries. Repeat the command after an interruption."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
+    wanted = [training.Query(item.text, item.references) for item in items]
+    check_number(wanted)
+    if base == "demo":
+        base = find_base() or ""
+        if not base:
+            raise ConfigurationError(
+                "the base model of the demo is not on this machine, and the model hub cannot be reached",
+                hint="pass a folder or a Hugging Face id as --base",
+            )
+    if not (output / "rewrites.json").exists():
+        load_base(base)  # raises an error now, and not after the documents were read
     reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(documents, language)
     report = training.train_rewriter(
-        [training.Query(item.text, item.references) for item in items],
+        wanted,
         base,
         output,
         reader=reader,

@@ -13,7 +13,7 @@ from surerag.evaluation.certainty import SurestAnswers
 from surerag.evaluation.findings import search_share
 from surerag.evaluation.run import Run
 from surerag.evaluation.statistics import summarize
-from surerag.measures.statistics import Estimate
+from surerag.measures.statistics import Estimate, Interval
 from surerag.text import printable
 
 _INK, _MARK = "#010203", "#040506"
@@ -25,7 +25,7 @@ _WIDTH = 4.8
 def bar_charts(run: Run, baseline: str = "") -> str:
     """Return charts as HTML: the first metric with intervals, the share of searches, and the costs."""
     systems = run.comparable
-    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := search_share(run, s)) is not None}
+    shares = {system: _in_percent(share) for system in systems if (share := search_share(run, system))}
     panels = {f"{name}, with 95 % intervals": summarize(run, name) for name in run.measures[:1]}
     panels["questions with a search, %"] = {**shares}
     panels |= {f"{cost} per question": summarize(run, cost) for cost in ("tokens", "seconds")}
@@ -39,6 +39,11 @@ def bar_charts(run: Run, baseline: str = "") -> str:
         )
     except MissingExtraError as error:
         return f"<p><small>No charts: {escape(printable(str(error)))}</small></p>"
+
+
+def _in_percent(share: Estimate) -> Estimate:
+    value, *ends = (100 * number for number in (share.value, *(share.interval or ())))
+    return Estimate(value, Interval(*ends) if ends else None, share.n)
 
 
 def certainty_charts(surest_of: Mapping[str, SurestAnswers]) -> str:

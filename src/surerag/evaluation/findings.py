@@ -39,14 +39,12 @@ WORTH = "delta_seper"
 """Name of the score ΔSePer of contexts; larger is better."""
 
 
-def search_share(run: Run, system: str) -> float | None:
+def search_share(run: Run, system: str) -> Estimate | None:
     """Return the share of questions for which a system retrieved passages; None if it is unknown."""
     pipeline = pipeline_of(run.settings(system))
     if pipeline is not None and pipeline.searches is not None:
-        return float(pipeline.searches)
-    flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
-    flags = [flag for flag in flags if flag is not None]
-    return sum(map(bool, flags)) / len(flags) if flags else None
+        return Estimate(float(pipeline.searches), None, len(run.answered(system)))
+    return summarize(run, "searched")[system]
 
 
 def findings(
@@ -335,7 +333,7 @@ def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int)
     if not excludes_loss(paired_difference(*both, confidence=confidence), margin):
         return False
     mine, theirs = search_share(run, system), search_share(run, baseline)
-    changes = [mine / theirs - 1] if mine is not None and theirs else []
+    changes = [mine.value / theirs.value - 1] if mine and theirs and theirs.value else []
     for cost in COSTS:
         change = _change(run, system, baseline, cost)
         if change is None:
@@ -411,8 +409,8 @@ def _costs(run: Run, system: str, baseline: str, name: str) -> str:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
     share, of_baseline = search_share(run, system), search_share(run, baseline)
     predicates = [f"takes {_as_list(parts)}"] if parts else []
-    if share is not None and share != of_baseline:
-        predicates.insert(0, f"calls the retriever for {100 * share:.0f} % of the questions")
+    if share and (of_baseline is None or share.value != of_baseline.value):
+        predicates.insert(0, f"calls the retriever for {_percent(share)} of the questions")
     return f"{name} {', and '.join(predicates)}." if predicates else ""
 
 

@@ -103,7 +103,7 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
     columns: dict[str, dict[str, str]] = {}
     shares = {system: search_share(run, system) for system in systems}
     if any(share is not None for share in shares.values()):
-        columns["searched"] = _cells(shares, lambda share: f"{100 * share:.0f} %")
+        columns["searched"] = {name: _percent_text(share) if share else "–" for name, share in shares.items()}
     for cost in COSTS:
         if any(run.values(system, cost) for system in systems):
             means = {system: one and one.value for system, one in summarize(run, cost).items()}

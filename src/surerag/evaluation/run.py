@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, astuple, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -58,6 +59,8 @@ CREATE TABLE IF NOT EXISTS rows (
     PRIMARY KEY (fingerprint, key, system)
 );
 """
+_COUNTED = ("tokens", "calls", "seconds", "errors", "searched")
+"""Measures that every run has, with or without reference answers."""
 _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "cached_tokens")
 
 
@@ -118,9 +121,11 @@ class Row:
         return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
 
     def measured(self, name: str) -> float | None:
-        """Return tokens, calls, seconds or a score by name; None if the system did not report the value."""
+        """Return a cost, a score or ``"searched"`` by name; None if the system did not report the value."""
         if self.answer is None:
             return None
+        if name == "searched":
+            return self.answer.acted
         if name in ("tokens", "seconds"):
             value: float | None = getattr(self, name)
             return value
@@ -280,20 +285,35 @@ class Run:
     def values(self, system: str, measure: str) -> dict[str, float]:
         """Return the values of a measure for a system, by question key.
 
-        A measure is a metric, a score that the system reports, ``"tokens"``, ``"calls"``, ``"seconds"`` or
-        ``"errors"``. Questions
-        without references have no value of a metric. If the system failed on a question, each metric is 0,
-        and the question has no costs.
+        A measure is a metric, a score that the system reports, ``"tokens"``, ``"calls"``, ``"seconds"``,
+        ``"errors"`` or ``"searched"``: 1 if the method searched (or rewrote) for the question, else 0.
+        Systems that do not decide whether to search have no value of ``"searched"``. Questions without
+        references have no value of a metric. If the system failed on a question, each metric is 0, and the
+        question has no costs.
 
         Raises:
-            ConfigurationError: If the system is unknown, or a metric returns a number outside [0, 1].
+            ConfigurationError: If the system or the measure is unknown, or a metric returns a number outside
+                [0, 1].
         """
         if (system, measure) not in self._values:
+            self._check_measure(measure)
             rows = self._rows_of(system).items()
             values = {key: self._value(row, measure) for key, row in rows}
             measured = {key: float(value) for key, value in values.items() if value is not None}
             self._values[system, measure] = measured
         return self._values[system, measure]
+
+    def _check_measure(self, measure: str) -> None:
+        known = (*self.metrics, *_COUNTED, *_USAGE, *self.scores)
+        if measure in known:
+            return
+        alias = METRIC_ALIASES.get(measure)
+        near = [alias] if alias in known else get_close_matches(measure, known, n=2)
+        choices = f"its measures are {', '.join(dict.fromkeys(known))}"
+        raise ConfigurationError(
+            f"the run has no measure {measure!r}",
+            hint=f"did you mean {' or '.join(near)}? {choices}" if near else choices,
+        )
 
     def _value(self, row: Row, measure: str) -> float | None:
         if measure == "errors":

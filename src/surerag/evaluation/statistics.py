@@ -73,9 +73,12 @@ def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
 
     Args:
         run: The evaluation run.
-        measure: Name of a metric or cost of the run, such as ``"f1"`` or ``"tokens"``.
+        measure: Name of a measure of :meth:`Run.values`, such as ``"f1"``, ``"tokens"`` or ``"searched"``.
+
+    Raises:
+        ConfigurationError: If the run has no such measure.
     """
-    bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
+    bounds = (0.0, 1.0) if _is_share(run, measure) else None
     summary: dict[str, Estimate | None] = {}
     groups = run.groups
     for system in run.systems:
@@ -83,6 +86,10 @@ def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
         of_each = [groups[key] for key in values]
         summary[system] = mean_interval([*values.values()], of_each, bounds=bounds) if values else None
     return summary
+
+
+def _is_share(run: Run, measure: str) -> bool:
+    return measure in run.metrics or measure in ("errors", "searched")
 
 
 def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
@@ -109,12 +116,17 @@ def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparis
 
     Args:
         run: The evaluation run.
-        measure: Name of a metric or cost of the run.
+        measure: Name of a measure of :meth:`Run.values`.
         baseline: Name of the baseline system; empty means the first system.
+
+    Raises:
+        ConfigurationError: If the run has no such measure, or no such system.
     """
     systems = run.comparable
     baseline = baseline or next(iter(systems), "")
-    bounds = (-1.0, 1.0) if measure in run.metrics else None
+    if baseline:
+        run.values(baseline, measure)  # raises an error for an unknown name, also if nothing is compared
+    bounds = (-1.0, 1.0) if _is_share(run, measure) else None
     others = [system for system in systems if system != baseline and baseline in systems]
     results = []
     for system in others:

@@ -29,8 +29,8 @@ class EvaluationAnswer:
             them.
         usage: Numbers of calls and tokens; None if the system does not report them.
         finish: Why the answer ended: ``"length"`` if it was truncated.
-        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if it is
-            unknown.
+        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if the
+            method decided without it. Then ``reason`` says why, such as "the first answer abstains".
         acted: Whether a method retrieved or rewrote; None for a system that does not decide this.
         scores: Scores that the system computes itself, by name.
         certainty: How sure the model was of this answer; None if the system does not report it.
@@ -263,4 +263,6 @@ def _usage(value: Any) -> Usage | None:
     written = value.get("output_tokens", value.get("completion_tokens"))
     if not isinstance(read, int) or not isinstance(written, int):
         return None
-    return Usage(int(value.get("requests", value.get("calls", 1))), read, written)
+    counted = (value.get(name) for name in ("thinking_tokens", "cached_tokens"))
+    others = (number if isinstance(number, int) else 0 for number in counted)
+    return Usage(int(value.get("requests", value.get("calls", 1))), read, written, *others)

@@ -176,7 +176,9 @@ def auroc(
         True
     """
     values, correct = np.asarray(uncertainty, np.float64), np.asarray(right, bool)
-    if values.ndim != 1 or values.shape != correct.shape or np.isnan(values).any():
+    if np.isnan(values).any():
+        raise ValueError("expected numbers as uncertainties, got NaN")
+    if values.ndim != 1 or values.shape != correct.shape:
         raise ValueError(
             f"expected an uncertainty and True or False for each answer, got {values.shape}, {correct.shape}"
         )

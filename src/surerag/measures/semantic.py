@@ -69,8 +69,12 @@ def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
         0.6931
     """
     w, labels = np.asarray(weights, dtype=np.float64), np.asarray(clusters, dtype=np.intp)
-    if w.ndim != 1 or w.shape != labels.shape or not np.isclose(w.sum(), 1):
-        raise ValueError("expected a weight and a cluster for each answer, and weights that sum to one")
+    if w.ndim != 1 or w.shape != labels.shape:
+        raise ValueError(
+            f"expected a weight and a cluster for each answer, got the shapes {w.shape} and {labels.shape}"
+        )
+    if not np.isclose(w.sum(), 1):
+        raise ValueError(f"expected weights that sum to one, got the sum {w.sum():.6g}; divide by the sum")
     p = np.bincount(labels, weights=w)
     p = p[p > 0]
     return float(-(p * np.log(p)).sum()) + 0.0

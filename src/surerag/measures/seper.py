@@ -54,9 +54,13 @@ def answer_weights(
         raise ValueError(f"weights must be one of {', '.join(get_args(Weights))}, got {weights!r}")
     if weights == "frequency":
         return np.full(n, 1 / n)
+    if log_likelihoods is None:
+        raise ValueError(f"log-likelihoods of the answers are needed for the weights {weights!r}, got None")
     logs = np.asarray(log_likelihoods, dtype=np.float64)
-    if logs.shape != (n,) or not np.isfinite(logs).all():
-        raise ValueError(f"expected {n} finite log-likelihoods, got shape {logs.shape}")
+    if logs.shape != (n,):
+        raise ValueError(f"expected {n} log-likelihoods, one for each answer, got shape {logs.shape}")
+    if not np.isfinite(logs).all():
+        raise ValueError(f"expected finite log-likelihoods, got {logs.tolist()}")
     if weights == "official":
         shares = np.exp(np.maximum(logs - logs.max(), _SMALLEST_LOG))
     else:
@@ -153,9 +157,12 @@ def seper_hard(
     """
     labels = np.asarray(clusters, dtype=np.intp)
     matched = np.asarray(matches, dtype=np.float64)
-    if matched.ndim != 2 or (len(labels) and not 0 <= labels.min() <= labels.max() < len(matched)):
+    if matched.ndim != 2:
+        raise ValueError(f"expected matches [C, references], got shape {matched.shape}")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < len(matched):
         raise ValueError(
-            f"each cluster number must be the index of a row of matches, whose shape is {matched.shape}"
+            f"each cluster number must be the index of a row of matches, whose shape is {matched.shape}; got "
+            f"numbers from {labels.min()} to {labels.max()}"
         )
     return seper_soft(weights, matched[labels], references)
 
@@ -164,6 +171,8 @@ def _checked(weights: ArrayLike, entailment: ArrayLike) -> tuple[NDArray[np.floa
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(entailment, dtype=np.float64)
     if k.ndim != 2 or k.shape[1] == 0 or w.shape != (len(k),):
         raise ValueError(f"expected weights [N] and entailment [N, references], got {w.shape} and {k.shape}")
-    if (w < 0).any() or w.sum() > 1 + 1e-5:
-        raise ValueError(f"weights must not be negative and must sum to at most one, got {w.tolist()}")
+    if (w < 0).any():
+        raise ValueError(f"weights must not be negative, got {w.tolist()}")
+    if w.sum() > 1 + 1e-5:
+        raise ValueError(f"weights must sum to at most one, got the sum {w.sum():.6g}")
     return w, k

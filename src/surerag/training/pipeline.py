@@ -133,10 +133,7 @@ def train_rewriter(
     """
     options, folder = options or RewriterTraining(), Path(output)
     items = as_queries(queries)
-    if len(items) < MIN_QUERIES:
-        raise InputError(
-            f"{len(items)} distinct queries are too few to train on", hint=f"pass at least {MIN_QUERIES}"
-        )
+    check_number(items)
     check_reward(options, items, encoder)
     texts = [item.text for item in items]
     pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
@@ -173,6 +170,12 @@ def train_rewriter(
     )
     _write_atomically(folder / "report.json", {**asdict(report), "rewriter": str(report.rewriter or "")})
     return report
+
+
+def check_number(queries: Sequence[Query]) -> None:
+    """Raise InputError if there are too few distinct queries to train on."""
+    if (n := len(as_queries(queries))) < MIN_QUERIES:
+        raise InputError(f"{n} distinct queries are too few to train on", hint=f"pass at least {MIN_QUERIES}")
 
 
 def _measure(

@@ -86,13 +86,14 @@ def collect_rewrites(
     """
     options = options or RewriterTraining()
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
-    programs = [_write(query.text, options, sampling) for query in queries]
+    refused: list[str] = []
+    programs = [_write(query.text, options, sampling, refused) for query in queries]
     outcomes = _run_all(programs, Services(reader=as_reader(teacher)), progress)
     pairs = [(query.text, rewrites[0]) for query, rewrites in zip(queries, outcomes, strict=True) if rewrites]
     if not pairs:
         raise ServiceError(
-            f"none of {len(queries)} rewrites of the teacher is usable",
-            hint="look at the teacher's replies to the rewrite prompt, or use another teacher",
+            f"none of {len(queries)} rewrites of the teacher is usable: {'; '.join(refused[:2])}",
+            hint="use another teacher, or another prompt (the option prompts)",
         )
     return pairs
 
@@ -197,10 +198,14 @@ def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQue
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
 
 
-def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> Program[list[str]]:
+def _write(
+    query: str, options: RewriterTraining, sampling: SamplingParams, refused: list[str] | None = None
+) -> Program[list[str]]:
     prompt = options.prompts["rewrite"].render(query=query)
     [replies] = yield from perform(Generate([prompt], sampling, role="rewriter"))
     rewrites = [read_rewrite(reply, query, REWRITE_TOKENS) for reply in replies]
+    if refused is not None:
+        refused += [f"{one.text[:100]!r} is {one.problem}" for one in rewrites if one.problem is not None]
     return list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
 
 

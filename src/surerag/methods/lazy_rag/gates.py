@@ -50,8 +50,8 @@ class GateDecision:
         retrieve: Whether to retrieve passages.
         reason: The reason in words.
         gate: Name of the gate.
-        score: The gate's score; larger means a less certain reader. None if the first pass failed or its
-            answer is empty.
+        score: The gate's score; larger means a less certain reader. None if L-RAG searches without a score:
+            the first pass failed, or its answer is empty, cut off or an abstention. ``reason`` says which.
         interval: Smallest and largest possible value of the score. They differ if the reader returns only the
             top log-probabilities. None if there is no score.
         threshold: The threshold τ: passages are retrieved if the score is above it.
