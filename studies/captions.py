@@ -280,9 +280,8 @@ CAPTIONS = {
     ),
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. With the fine-tuned SmolLM2-135M, "
-        "too, ΔSePer correlates with the usefulness of the passages. For the rating, the fine-tuned "
-        "SmolLM2-135M itself gives the passages a number. There is no evidence that this number correlates "
-        "with the usefulness."
+        "too, ΔSePer correlates with the usefulness of the passages. There is no evidence that the "
+        "model's own rating (last row) correlates with the usefulness."
     ),
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. In this study, an answer counts as "

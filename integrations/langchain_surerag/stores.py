@@ -338,7 +338,7 @@ class SummaryStore(VectorStore):
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
     async def _stored_summaries(self, names: Collection[str], calls: Blocking) -> dict[str, Document] | None:
-        """Return stored summaries by their documents' ids; None if the store has no ``get_by_ids``."""
+        """Return the stored summaries of the documents ``names``; None if the store has no ``get_by_ids``."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
         if not stored:  # Chroma refuses an empty list
             return {}

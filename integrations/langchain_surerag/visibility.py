@@ -318,9 +318,10 @@ def _visibility_of_merged(retriever: Any) -> Visibility:
 
 
 def _common_visibility(equal: Sequence[Visibility], parts: Sequence[Visibility] = ()) -> Visibility:
-    """Return the first visibility of ``equal``; raise an error if another visibility differs from it.
+    """Return the visibility that all visibilities in ``equal`` share; raise an error if they differ.
 
-    The result has the stores of all ``parts`` (by default, of ``equal``), or none if a part has no store.
+    The stores of the result are the stores of all ``parts`` (by default, of ``equal``). If a part has no
+    stores, the result has no stores.
     """
     if any(one != equal[0] for one in equal):
         raise UnknownVisibilityError("the inner retrievers do not all return the same documents")

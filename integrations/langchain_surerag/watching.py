@@ -53,7 +53,7 @@ class SeenAnswer:
         text: The text of the answer's message.
         prompt: The messages to which the model replied.
         is_aside: Whether the answer is not the run's output: it calls tools, or is an intermediate step.
-        message_id: Id of the answer's message; empty for an answer that is a text.
+        message_id: Id of the answer's message; empty if the model returned a text, and no message.
         beside: Ids of the model calls that were running when the call of this answer began.
     """
 

@@ -66,8 +66,8 @@ def node_of(passage: Passage) -> NodeWithScore:
     """Return a passage as a node: a copy of its original node, a chunk of its document, or a new node.
 
     If the passage was merged from several passages (its sources), the node has the id, score, relationships
-    and metadata of the best source, and its metadata list all sources. An LLM sees only the metadata that all
-    sources share.
+    and metadata of the best source. The node's metadata also name all sources. An LLM sees only the metadata
+    that all sources share.
     """
     origin = passage.origin
     if isinstance(origin, BaseNode):

@@ -211,7 +211,7 @@ def _update_by_model(
 
 @dataclass(frozen=True)
 class _SummaryOrigin:
-    """What one summary is made from: chunks of a document with equal metadata, or the whole document."""
+    """What one summary is made from: a whole document, or all of its chunks that have the same metadata."""
 
     id: str
     document: str
@@ -234,7 +234,7 @@ class _SummaryOrigin:
         }
 
     def joined(self) -> Document:
-        """Return the chunks joined to one document, which has the metadata that all these chunks share."""
+        """Return one document with the text of the joined chunks and the metadata that all chunks share."""
         first, *others = [chunk.metadata for chunk in self.chunks]
         shared = {
             key: value for key, value in first.items() if all(item.get(key) == value for item in others)

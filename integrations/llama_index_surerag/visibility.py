@@ -134,7 +134,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """If surerag cannot know which nodes filters exclude, return the reason; else an empty text."""
+    """Return why surerag cannot know which nodes the filters exclude; an empty text if it can know."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for item in filters.filters:

@@ -277,7 +277,7 @@ class _Policy:
         """Check that a component has the reader, gate, measure, retriever and settings of the calibration.
 
         Args:
-            component: The method that uses the policy, a certainty, or a scope from :func:`scope_of`.
+            component: A scope from :func:`scope_of`, a certainty, or the method that uses the policy.
 
         Raises:
             ConfigurationError: If a part of the component's scope differs from the policy's scope.
@@ -439,7 +439,7 @@ class ThresholdPolicy(_Policy):
 
     @property
     def guarantee(self) -> str:
-        """A sentence that states the guarantee and the estimated gain."""
+        """Sentences that state the guarantee, and the gain over searching at random equally often."""
         if self.verdict == "infeasible":
             more = ", and more questions of this kind would not help"
             if self.needed is not None:

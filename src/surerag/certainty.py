@@ -125,7 +125,8 @@ class Certainty:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild a certainty from the values that :meth:`to_dict` returned.
 
-        The interval of :attr:`measure` is restored; the interval of each other measure gets two equal ends.
+        The interval of :attr:`measure` is restored. For each other measure, only the value is known, and both
+        ends of the interval are this value.
 
         Raises:
             InputError: If the values do not come from :meth:`to_dict`.

@@ -185,7 +185,7 @@ class ContinueGeneration(Effect[Generation]):
         return parts[0].begun.rest_of([part.begun for part in parts])
 
     def usage(self, answer: Generation) -> Usage:
-        """Return the number of the answer's tokens, and of prompt tokens if it was unknown at the start."""
+        """Return the usage: the answer's tokens, and prompt tokens that were not counted at the start."""
         before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,

@@ -183,6 +183,8 @@ def _by_plausibility(sample: bytes, encodings: Sequence[str]) -> list[str]:
 def _foreign_letters(text: str) -> int:
     """Count the letters beyond ASCII that are not in the alphabet of the language that fits best.
 
+    In the second text of the example, Icelandic fits best, and has no ü.
+
     Example:
         >>> _foreign_letters("Doğu geniş, güneş"), _foreign_letters("Doðu geniþ, güneþ")
         (0, 1)

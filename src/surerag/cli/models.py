@@ -247,7 +247,7 @@ def check_server(base_url: str) -> None:
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return facts about a run by name, for the report page: model, date, version and command.
+    """Return names and values of facts for the report page: model, date, version and command.
 
     Further facts are passed as ``more``. Secrets in the server's address are removed.
     """
@@ -292,7 +292,7 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
 def load_corpus(
     folder: Path, language: str = "en", dry_run_of: Sequence[str] = (), *, summarize: bool = False
 ) -> Corpus:
-    """Read a folder of documents, cut them into passages, and index the passages and the summaries.
+    """Read a folder of documents, cut them into passages, and index the passages and, if wanted, summaries.
 
     Args:
         folder: The folder.

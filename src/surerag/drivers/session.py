@@ -49,8 +49,9 @@ class Session(Generic[R]):
     """Runs a method's generator stepwise, counts model calls and tokens, and tracks unfinished generations.
 
     The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
-    Every step runs in this copy, whichever thread runs the step. Until the session is closed, the queue
-    of a local model, which merges requests into batches, waits for requests of this method.
+    Every step runs in this copy, whichever thread runs the step. A local
+    model has a queue that merges requests into batches. Until the session is closed, this queue waits for
+    requests of this method.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:

@@ -23,7 +23,7 @@ _WIDTH = 4.8
 
 
 def bar_charts(run: Run, baseline: str = "") -> str:
-    """Return charts as HTML: the first metric with intervals, the share of searches, and the costs."""
+    """Return bar charts as HTML: the first metric and its intervals, the share of searches, and the costs."""
     systems = run.comparable
     shares = {system: _in_percent(share) for system in systems if (share := search_share(run, system))}
     panels = {f"{name}, with 95 % intervals": summarize(run, name) for name in run.measures[:1]}

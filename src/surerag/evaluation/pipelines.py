@@ -121,7 +121,7 @@ def pipeline_of(settings: Mapping[str, Any]) -> Pipeline | None:
 class PipelineSetup:
     """The models, retrievers and options from which :func:`build_system` builds pipelines.
 
-    :func:`build_system` explains the names of pipelines, such as ``lazy``.
+    ``docs/compare.md`` explains the names of pipelines, such as ``lazy``.
 
     Attributes:
         reader: The model that answers.

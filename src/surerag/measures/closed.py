@@ -44,7 +44,7 @@ _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
 def is_closed(answer: str) -> bool:
-    """Return whether an answer is yes, no, true, false, a letter, an article, or "I do not know.".
+    """Return whether an answer is yes, no, true, false, a letter, a word like "the", or "I do not know.".
 
     "Yes", "no" and "I do not know." are recognised in several languages; a letter must belong to an alphabet.
 

@@ -177,7 +177,8 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     The estimate of ρ reproduces the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n²,
     with residuals e and G groups. A sample whose values are almost all equal contains little information
     about ρ. So the estimate is averaged with ``expected``, the value of ρ that is expected before the sample
-    is known. In this average, ``expected`` weighs as much as one value of the sample.
+    is known. The weight of the estimate is at most the number of groups minus one; the weight of
+    ``expected`` is one.
 
     Example:
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])

@@ -1,8 +1,8 @@
 """The base class of readers that call a model through a client, such as an SDK.
 
 A derived class says how to call its client. This module decides, for all clients, which parameters to send,
-when to repeat a request, and how to read the reply. A coroutine that uses only a client's blocking calls
-never suspends, so the same coroutines serve sync and async callers.
+when to repeat a request, and how to read the reply. The coroutines of this module await the async
+calls of a client for async callers. For sync callers they use the client's blocking calls, and never suspend.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
 
 
 def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
-    """Return a client's object as an entry of the chat API, without copying the values in the object."""
+    """Return the fields of one token's entry, uncopied; ``logprobs`` is the reply's list, for the error."""
     fields = vars(entry) if hasattr(entry, "model_dump") else entry
     if not isinstance(fields, Mapping):
         raise _malformed("a mapping for each token's log-probability", logprobs)
@@ -383,7 +383,7 @@ def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
 
 
 def _token_parts(token: str | bytes) -> list[bytes | None]:
-    """Return a token as bytes; None stands for bytes that the server's text does not show."""
+    """Return the parts of a token as bytes; a part that the server's text does not show is None."""
     if isinstance(token, bytes):
         return [token]
     if escaped := _ESCAPED.fullmatch(token):

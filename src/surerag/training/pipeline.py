@@ -56,7 +56,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether there are significantly more right answers or, without references, a lower perplexity."""
+        """Whether the model gives significantly more right answers or, without references, lower perplexity."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0

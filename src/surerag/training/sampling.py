@@ -192,7 +192,7 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
     """Rewrite a query without sampling, and call :func:`try_query` with the rewrite.
 
-    If the rewrite is unusable, call it with the query itself.
+    If the rewrite is unusable, ``try_query`` gets the query itself.
     """
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))

@@ -199,7 +199,7 @@ class EntropyGate(_BoundedGate):
         estimate: If an entropy is only known as an interval, the point of the interval that is compared with
             the threshold: ``"lower"``, ``"middle"`` or ``"upper"``.
         threshold: Entropy in nats, above which L-RAG searches.
-        n_tokens: Number of tokens of the first answer (n of Eq. 3).
+        n_tokens: Number n of tokens at the beginning of the first answer (Eq. 3).
         n_samples: Number of sampled answers; leave it at 0, because the score needs a greedy answer.
     """
 

@@ -26,8 +26,8 @@ class Rules(NamedTuple):
             the reference counts.
         with_question: Whether the question stands before each statement that the entailer judges.
         question_mark: Whether a missing question mark is added to the question.
-        linkage: With ``kernel="hard"``: the members of a cluster whose meaning an answer must have to join
-            the cluster, ``"all"`` members or the ``"first"`` member.
+        linkage: With ``kernel="hard"``: an answer joins a cluster if it means the same as ``"all"`` members
+            of the cluster, or as the ``"first"`` member.
         strict: With ``kernel="hard"``: whether an answer matches a reference only if both entail each
             other. If False, no direction may be a contradiction, and at most one direction may be neutral.
     """

@@ -28,7 +28,7 @@ change the last digits."""
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a server and its model can do.
+    """The result of a probe: what a server and its model can do.
 
     Attributes:
         top_logprobs: How many of the requested likeliest tokens the server lists.

@@ -60,10 +60,11 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> Vocabulary:
-        """Return the vocabulary of a tokenizer.
+        """Return the vocabulary of a tokenizer; ``ends`` are the ids of tokens that end an answer.
 
-        In harmony, the format of gpt-oss, ``<|end|>`` ends a message, and ``<|return|>`` or ``<|call|>`` ends
-        the turn. All three end an answer; inside thoughts, ``<|end|>`` only ends a part of the thoughts.
+        Further tokens end answers in harmony. In harmony, the format of gpt-oss, ``<|end|>`` ends a message,
+        and ``<|return|>`` or ``<|call|>`` ends the turn. All three end an answer; inside thoughts,
+        ``<|end|>`` only ends a part of the thoughts.
         """
         added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         mark_texts, between = MARKS, frozenset[int]()
