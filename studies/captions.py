@@ -41,9 +41,9 @@ CAPTIONS = {
         "random half of the questions, and we counted the wrong answers among the shown answers of the other "
         "half. Each cell of the table is a mean over two hundred random splits of the questions into two "
         "halves. In each split, all questions about the same paragraph are in the same half. The guarantee "
-        "(confidence 95 %) concerns the share of wrong answers that the policy would show for very many such "
-        "questions. In a half of the sample, the share can exceed the limit by chance. At the lowest limit, "
-        "almost no answer is shown."
+        "(confidence 95 %) concerns the share of wrong answers among all answers that the policy would show "
+        "for very many such questions. In a half of the sample, this share can exceed the limit by chance. "
+        "At the lowest limit, almost no answer is shown."
     ),
     "understanding-qwen": (
         "Each row of the table is a score that should be higher for wrong answers than for right answers. "
@@ -286,7 +286,7 @@ CAPTIONS = {
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. In this study, an answer counts as "
         "right only if it has the same words as the reference answer. SmolLM2-135M gives long answers, which "
-        "never do, so ΔSePer is near zero."
+        "never have the same words, so ΔSePer is near zero."
     ),
     "seper-weights.Error of the belief": (
         "Each row of the table is a way to weigh ten sampled answers. Each cell of the table has the root "

@@ -133,7 +133,7 @@ class BegunGeneration:
 
     @staticmethod
     def rest_of(begun: Sequence[BegunGeneration]) -> list[Generation]:
-        """Complete begun generations of one reader, if possible in one batch, and return the whole answers."""
+        """Complete begun generations of one reader, in one batch if possible; return the whole answers."""
         waiting = [item for item in begun if item.whole is None]
         answers = waiting[0]._rest_together(waiting) if waiting else []
         completed = dict(zip(map(id, waiting), answers, strict=True))

@@ -56,7 +56,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether the model gives significantly more right answers or, without references, lower perplexity."""
+        """Whether right answers became significantly more or, without references, perplexity lower."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0

@@ -169,7 +169,7 @@ class TransformersReader(BaseReader):
 
     @property
     def name(self) -> str:
-        """The model's id (or the last part of its path), a hash of its weights, and the template variables."""
+        """The model's id or the last part of its path, then a hash of its weights and template variables."""
         return self._model.name + describe_options(self._encoder.options)
 
     @property
