@@ -93,5 +93,5 @@ def test_what_is_no_document_is_named(documents: Any) -> None:
 
 
 def test_a_document_without_a_text_is_refused() -> None:
-    with pytest.raises(InputError, match="the text of document 'velm' is a NoneType"):
+    with pytest.raises(InputError, match="the text of document 'velm' is None"):
         Document("velm", None)  # type: ignore[arg-type]
