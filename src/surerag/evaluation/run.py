@@ -309,7 +309,7 @@ class Run:
             return
         alias = METRIC_ALIASES.get(measure)
         near = [alias] if alias in known else get_close_matches(measure, known, n=2)
-        choices = f"its measures are {', '.join(dict.fromkeys(known))}"
+        choices = f"The measures are {', '.join(dict.fromkeys(known))}"
         raise ConfigurationError(
             f"the run has no measure {measure!r}",
             hint=f"did you mean {' or '.join(near)}? {choices}" if near else choices,
