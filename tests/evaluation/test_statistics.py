@@ -413,6 +413,18 @@ def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     assert "wall time of these questions, divided by their number" in text
 
 
+def test_the_intervals_of_four_systems_fit_into_a_terminal() -> None:
+    systems = {
+        name: system(lambda i, k=k: i % 5 != k) for k, name in enumerate(["one", "two", "three", "four"])
+    }
+    run = evaluate(systems, [(f"q {i}", "yes") for i in range(40)])
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(terminal_table(run))
+    lines = console.export_text().splitlines()
+    assert [line.count("]") for line in lines if "[" in line][:2] == [4, 4]
+    assert re.search(r"\[-0\.\d{3}, \+0\.\d{3}\] \[-0", "\n".join(lines))
+
+
 def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(terminal_table(run, prices=(1.0, 0.0)))

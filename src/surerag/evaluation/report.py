@@ -119,14 +119,22 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
+_NARROW = len("right in the")
+"""Width of the names of rows, in characters, on a narrow terminal."""
+
+
 class TerminalTable(JupyterMixin):
     """A table and a text that explains it, for ``print``, for a console of rich, and for a notebook."""
 
     def __init__(self, table: Table, explanation: Text) -> None:
-        self._parts = (table, explanation)
+        self._table, self._explanation = table, explanation
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self._parts
+        # With narrow names of rows, the intervals of four systems fit into 80 characters.
+        is_narrow = len(self._table.columns) > 4 and options.max_width < 100
+        self._table.columns[0].max_width = _NARROW if is_narrow else None
+        yield self._table
+        yield self._explanation
 
     def __str__(self) -> str:
         console = Console(color_system=None)
