@@ -130,9 +130,9 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 def _check_same_visibility(summaries: Any, retriever: Any) -> None:
     """Raise an error if the retriever of summaries may find a document that ``retriever`` must not find.
 
-    The two filters must be equal. If the filter of ``retriever`` is unknown, ``summaries`` must have a
-    filter, whichever. If the filter of ``summaries`` is unknown (a user's own class, say), no error is
-    raised.
+    The filter of ``summaries`` must be equal to the filter of ``retriever``. If the filter of ``retriever``
+    is unknown, any filter of ``summaries`` is accepted, but not the lack of a filter. If the filter of
+    ``summaries`` is unknown, as for a user's own class, no error is raised.
     """
     visibility, why = _visibility_and_reason(retriever)
     of_summaries, own = _visibility_and_reason(summaries)

@@ -71,7 +71,7 @@ class Effect(Generic[A]):
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """The values that the driver passes to the service's function with the name ``VERB``."""
+        """The values that the driver passes to the service's function that ``VERB`` names."""
         return tuple(getattr(self, name) for name in self.ARGUMENTS)
 
     @staticmethod

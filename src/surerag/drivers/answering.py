@@ -145,7 +145,7 @@ class MergingQueue:
         self._programs.discard(token)
 
     def notify(self) -> None:
-        """Wake the worker, so that it notices at once that ``leave`` has removed a method."""
+        """Wake the worker, so that it notices at once that a RAG method has left (see ``leave``)."""
         with self._arrival:
             self._arrival.notify()
 

@@ -150,9 +150,9 @@ class Causes:
 
         Returns:
             ``"shown"`` if a passage in the prompt contains the reference. Otherwise, ``"elsewhere"`` if a
-            document contains the reference, or if the documents were not searched; else ``"nowhere"``. None
-            for a right or failed answer, for a reference that is only yes, no, a letter or an abstention, and
-            for a system that reports no passages.
+            document contains the reference, or if we do not know this, because the documents were not looked
+            through; else ``"nowhere"``. None for a right or failed answer, for a reference that is only yes,
+            no, a letter or an abstention, and for a system that reports no passages.
         """
         return self._places[row.system, row.question.key]
 

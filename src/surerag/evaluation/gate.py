@@ -105,7 +105,12 @@ class Requirement:
     cap: float | None = None
 
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
-        """Check that the requirement fits a run with these systems, measures and scores.
+        """Check that the requirement fits a run.
+
+        Args:
+            systems: Names of the run's systems.
+            measures: Names of the run's metrics and costs.
+            scores: Names of scores that systems compute themselves.
 
         Raises:
             ConfigurationError: If a measure or system is unknown. If the sign is >= for a cost or for errors,

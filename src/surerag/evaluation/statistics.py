@@ -175,7 +175,9 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
 def questions_to_show(
     first: Sequence[float], second: Sequence[float], groups: Groups = None, *, tests: int = 1
 ) -> int | None:
-    """Return about how many pairs are needed to show a difference as large as in the sample.
+    """Return how many pairs are needed to show a difference, if the sample does not show it.
+
+    The number is an estimate, for a difference as large as in the sample.
 
     With this number, :func:`paired_p_value` is at most 5 % divided by the number of tests (as in the first
     step of Holm's method), with 80 % probability. For binary values, the power of the exact test is computed,
@@ -189,8 +191,7 @@ def questions_to_show(
         tests: Number of systems that are compared with the baseline.
 
     Returns:
-        The number of pairs; None if the means are equal. The number is at least n + 1, because the n pairs
-        of the sample did not show the difference.
+        The number of pairs; None if the means are equal. The number is at least n + 1.
 
     Example:
         >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)

@@ -71,8 +71,8 @@ def mean_interval(
     """Return the mean of a sample with its confidence interval.
 
     If each value is one of the two bounds (such as 0 or 1), and both bounds occur, the interval is Wilson's
-    interval. If all values are equal, the interval is exact (Clopper-Pearson). Otherwise, the interval is
-    computed as in :func:`paired_difference`.
+    interval. If all values are equal, :func:`constant_interval` gives the interval, or None without bounds.
+    Otherwise, the interval is computed as in :func:`paired_difference`.
 
     Args:
         values: The sample, shape [n].

@@ -147,7 +147,7 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of parameters that the message names beside a word of refusal or a limit."""
+        """Return changes of those parameters whose names stand beside a word of refusal, or a limit."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()

@@ -183,8 +183,8 @@ def dynamic_clusters(
 ) -> list[Cluster]:
     """Group documents into clusters by similarity (EDC²-RAG, Algorithm 1).
 
-    Each cluster consists of a root and the unassigned documents that are most similar to the root. The
-    similarity is the cosine, and 0 for a zero vector.
+    Each cluster consists of a root and the unassigned documents that are most similar to the root;
+    :func:`dynamic_cluster_sizes` gives the sizes. The similarity is the cosine, and 0 for a zero vector.
 
     Args:
         query_vector: Vector of the query, shape [dimensions].

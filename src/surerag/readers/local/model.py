@@ -34,7 +34,7 @@ class CausalModel:
 
     Attributes:
         model: The model as it was passed in, with wrappers of PEFT or ``torch.compile``; ``bare`` is the
-            library's own model inside the wrappers.
+            ``transformers`` model inside the wrappers.
         window: Maximum number of tokens of prompt and answer together; None if neither the caller nor the
             model's config sets a limit.
 

@@ -70,7 +70,7 @@ def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
 
 
 def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
-    """For each row of raw float32 logits [rows, vocabulary], score the token of the row in ``tokens``.
+    """For each row of raw float32 logits [rows, vocabulary], score the token that ``tokens`` has for it.
 
     Raises LogprobsError if a log-sum-exp is not finite.
     """
