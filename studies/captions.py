@@ -253,11 +253,11 @@ CAPTIONS = {
     "lazy-world.Claims": (
         "Each row of the table is a claim, with our result on three hundred questions. The last claim is "
         "about our code, and we checked the last claim on fifty questions. L-RAG's rule (Eq. 4) takes the "
-        "answer after a search if the entropy of the first answer is above τ, and otherwise the first "
+        "answer that follows a search if the entropy of the first answer is above τ, and otherwise the first "
         "answer."
     ),
     "lazy-latency": (
-        "Each row of the table is a share of the questions for which L-RAG calls the retriever, as in the "
+        "In each row of the table, L-RAG calls the retriever for another share of the questions, as in the "
         "paper's Table III. We assume that the decision whether to search takes 50 ms. L-RAG saves time if a "
         "search takes longer than the break-even in the second column. Each further column is for one "
         "duration of a search, and has the mean number of milliseconds that L-RAG saves for a question."
@@ -345,9 +345,9 @@ CAPTIONS = {
         "Each row of the table says for how many questions a search repairs a wrong first answer, for how "
         "many questions a search spoils a right first answer, and by how many standard deviations (σ) the "
         "mean uncertainty of repaired or spoiled answers differs from the mean uncertainty of unchanged "
-        "answers. Each of 250 samples has 250 questions. The loss may exceed two points in up to 5 % of "
-        "the samples. A threshold is *certified* if `calibrate_threshold` guarantees the limit. Without "
-        "a certified threshold, L-RAG always searches. A larger share of saved searches is better."
+        "answers. Each of 250 samples has 250 questions. The loss may exceed two points in up to 5 % of the "
+        "samples. A threshold is *certified* if `calibrate_threshold` guarantees the limit of the loss. "
+        "Without a certified threshold, L-RAG always searches. A larger share of saved searches is better."
     ),
 }
 """Captions by the name of the table: what a row is, and what follows from the table."""

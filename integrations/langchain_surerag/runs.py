@@ -91,7 +91,7 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 
 
 def collect_message_ids() -> list[str]:
-    """Return a list that will get the ids of answers streamed in this context.
+    """Return a list that will get the ids of answers that are streamed in this ``contextvars`` context.
 
     LangGraph shows each message id once. So if a chain returns its answer under the id of the streamed
     answer, LangGraph does not show the answer twice.
@@ -213,7 +213,7 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
 
 
 class AsyncListener:
-    """Sends a method's events to the async callback handlers of the config's run, in a background task."""
+    """Sends a method's events to the async callback handlers of a traced run, in a background task."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
@@ -316,7 +316,7 @@ def manager_of(config: RunnableConfig, calls: Blocking) -> Any:
 
 
 async def run_program(program: Program[T], services: Services, config: RunnableConfig, calls: Blocking) -> T:
-    """Run the program of a method of surerag as part of the config's run; return the program's result."""
+    """Run the generator of a RAG method below the traced run of ``config``, and return its result."""
     program = with_purposes(program)
     if not calls.prefix:
         with errors_of_client_class(), set_config_context(config) as context:

@@ -164,8 +164,8 @@ class SummaryStore(VectorStore):
 
     Each summary has its document's metadata, so that the retriever's filter applies to the summary. The
     summary also has the name of the embedding model. If you change this model, summaries with the former
-    model's vectors are no longer shown. Add the documents again: the existing summaries then get new vectors,
-    but no summary is written again.
+    model's vectors are no longer shown. Add the documents again (with ``index``, pass ``force_update=True``):
+    the summaries then get new vectors, but no summary is written again.
 
     A document without prose has no summary: the store holds the document's beginning instead, with the key
     ``no_summary`` in the metadata. If this beginning is nearest to a question, the chain retrieves passages.

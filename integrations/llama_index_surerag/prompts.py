@@ -92,7 +92,7 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Return a user's prompts; LlamaIndex templates become surerag prompts, the rest is unchanged.
+    """Return a user's prompts; LlamaIndex's templates become templates of surerag, the rest is unchanged.
 
     A text with LlamaIndex's slot names counts as a LlamaIndex template. ``llm`` decides which template a
     SelectorPromptTemplate selects.

@@ -342,12 +342,12 @@ def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
 
 
 def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Collection[str] | None) -> bool:
-    """Delete the summaries of some documents, and return whether any summary was deleted.
+    """Delete the summaries of documents, except those in ``stay``; return whether any was deleted.
 
     Args:
         index: The index of summaries.
         stay: Ids of the summaries that must not be deleted.
-        documents: Ids of the documents; None for all documents.
+        documents: Ids of the documents whose summaries may be deleted; None for all documents.
     """
     if documents is None:
         names = list(index.index_struct.nodes_dict)

@@ -73,7 +73,7 @@ def train_rewriter(
     columns: Columns = "",
     language: Language = "en",
 ) -> None:
-    """Train a query rewriter, and test it on held-out queries. Repeat the command after an interruption."""
+    """Train a query rewriter, and test it on held-out queries. The same command continues a stopped run."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     wanted = [training.Query(item.text, item.references) for item in items]

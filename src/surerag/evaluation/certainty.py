@@ -55,7 +55,7 @@ class SurestAnswers:
 
 
 def surest_answers(run: Run, system: str) -> SurestAnswers | None:
-    """Return how well certainty separates a system's right answers from its wrong answers.
+    """Return how well certainty separates right from wrong answers, and how often the surest are right.
 
     An answer counts as right if its score by the run's first metric is at least 0.5. Return None if no answer
     has both a certainty and a score.

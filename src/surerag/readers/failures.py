@@ -219,7 +219,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @lru_cache(maxsize=64)
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Return a pattern that finds a secret with any of its characters escaped, on one line or several."""
+    """Return a pattern that finds a secret, also if characters are escaped or lines are broken in it."""
     characters = []
     for character in secret:
         code, data = ord(character), character.encode("utf-8", "replace")

@@ -200,7 +200,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts may have used up the answer's tokens; False if tokens were added for thoughts."""
+        """Whether thoughts may have used up the token limit; False if the limit was raised for thoughts."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 

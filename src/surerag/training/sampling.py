@@ -152,7 +152,7 @@ def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progr
 def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
     """Return the pairs of rewrites with the largest difference in reward (DynQR, Preference Alignment).
 
-    Infinite rewards, which empty or truncated answers have, are left out.
+    Infinite rewards, which empty or truncated answers have, and pairs of equal rewards are left out.
 
     Args:
         rewards: Reward of each rewrite of a query; larger means better.

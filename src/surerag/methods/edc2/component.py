@@ -22,9 +22,9 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
 
     By default, the reader judges whether each passage helps, and the most helpful third of the passages, but
     at least three passages, is kept unchanged. This selection is not in the paper. With ``variant="paper"``,
-    the reader writes a compression of each cluster of passages. With ``variant="copy"``, the sentences of the
-    passages that support this compression are kept. The algorithm of section 4.3 is ``variant="paper",
-    guard="off", min_tokens=0``.
+    the reader writes a compression of each cluster of passages. With ``variant="copy"``, the reader copies
+    the helpful sentences, and EDC² returns the sentences of the passages that are most similar to the copies.
+    The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage

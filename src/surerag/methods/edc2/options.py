@@ -52,11 +52,11 @@ FEW_PASSAGES = 10
 class EDC2Options(Options):
     """Options of EDC²-RAG, the same for :class:`surerag.ClusterCompressor`, LangChain and LlamaIndex.
 
-    These options run the paper's algorithms. Options that are not listed keep their defaults:
+    The following settings run the paper's algorithms. Options that are not listed keep their defaults:
 
     - section 4.3: ``variant="paper", guard="off", min_tokens=0``
     - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
-      and ``person=…`` for C.1.2
+      and ``person=…``, the person that the statement is about, for C.1.2
     - appendix C.2: ``task="answer", guard="off"``. The last step chooses among the clusters' answers with the
       prompt ``surerag.prompts.SELECT_ANSWER``. ``surerag.evaluation.build_system("answered", …)`` includes
       this step.

@@ -120,7 +120,10 @@ class _Questions:
         return None
 
     async def streamed(self, top: int | None) -> bool | None:
-        """Return whether streams contain log-probabilities; None if the server cannot stream at all."""
+        """Return whether streams contain log-probabilities; None if the server cannot stream at all.
+
+        With ``top=None``, log-probabilities are not requested.
+        """
         traced = None if top is None else await self._stream(top)
         if traced is None and await self._stream(None) is not None:
             return False

@@ -142,7 +142,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the reader requests from the server; after a probe, only what the server can do."""
+        """What the reader can do; until a probe has tested the server, we assume that requests succeed."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,

@@ -108,7 +108,7 @@ class EncodedPrompt(NamedTuple):
 
 
 class GrowingAnswer:
-    """One sampled answer to a prompt, which receives one token at a time.
+    """One sampled answer to a prompt; the answer receives one token at a time.
 
     After the thoughts, the answer begins at the first token that has more than white space. If a token begins
     before a stop text and reaches into the stop text, the token belongs to the answer, and its text is cut.
