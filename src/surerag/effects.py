@@ -4,9 +4,10 @@ A method is a generator that yields effects and receives their answers; ``perfor
 
     answers = yield from perform(Generate([prompt], SamplingParams()))
 
-An effect also says which service answers it, how one call answers several effects, and how many calls and
-tokens the answer took. Lone surrogates (halves of a character) in an effect's texts are replaced, because no
-tokenizer accepts them: a single lone surrogate would make the whole batch fail.
+The class of an effect also says which service answers the effect, how one call answers several effects, and
+how the calls and tokens of an answer are counted. Lone surrogates (halves of a character) in an effect's
+texts are replaced, because no tokenizer accepts them: a single lone surrogate would make the whole batch
+fail.
 """
 
 from __future__ import annotations
