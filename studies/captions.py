@@ -297,9 +297,9 @@ CAPTIONS = {
         "uncertain are the simulated models."
     ),
     "levels.intervals": (
-        "Each row of the table is a kind of difference between two systems on n questions. Each value should "
-        "be at least 95 %. In small samples, the intervals of costs are too narrow. No other interval is "
-        "clearly too narrow."
+        "Each row of the table is a kind of difference between two systems on n questions. Each percentage "
+        "should be at least 95 %. In small samples, the intervals of costs are too narrow. No other interval "
+        "is clearly too narrow."
     ),
     "levels.shares": (
         "Each row of the table is a number n of questions. Each cell of the table is the probability that "
@@ -307,15 +307,15 @@ CAPTIONS = {
         "shares should be at least 95 %. The probability is lower if the true share is very close to one."
     ),
     "levels.skewed": (
-        "Each row of the table is a distribution of scores or costs on n questions. Each value should be at "
-        "least 95 %. The last row shows why surerag refuses a requirement on a mean cost: costs can have "
-        "rare large values, and then the interval often misses the true mean."
+        "Each row of the table is a distribution of scores or costs on n questions. Each percentage should "
+        "be at least 95 %. The last row shows why surerag refuses a requirement on a mean cost: costs can "
+        "have rare large values, and then the interval often misses the true mean."
     ),
     "levels.groups": (
         "Each row of the table is a statistic whose interval we check. Each sample has n questions, and each "
-        "document has five questions. Each value should be at least 95 %. In the columns *questions treated "
-        "as independent*, the interval ignores that questions share documents, and most intervals are too "
-        "narrow."
+        "document has five questions. Each percentage should be at least 95 %. In the columns *questions "
+        "treated as independent*, the interval ignores that questions share documents, and most intervals "
+        "are too narrow."
     ),
     "levels.requirements": (
         "Each row of the table is a requirement of `surerag compare`, that is, a limit for a score or a cost "
@@ -325,7 +325,7 @@ CAPTIONS = {
         "many samples as possible. If a requirement ends with *in 98 % of questions*, the limit must hold "
         "for at least 98 % of the questions. If a requirement ends with *capped at 61*, costs above 61 count "
         "as 61, and the mean of the capped costs must keep the limit. In the last four rows, the simulated "
-        "number of tokens of a question is usually about 1, and rarely 61. If the true value equals the "
+        "cost of a question is usually about 1, and rarely 61 (tokens). If the true value equals the "
         "limit, each requirement passes in about 5 % of the samples or fewer."
     ),
     "levels.power": (
