@@ -42,8 +42,8 @@ CAPTIONS = {
         "half. Each cell of the table is a mean over two hundred random splits of the questions into two "
         "halves. In each split, all questions about the same paragraph are in the same half. The guarantee "
         "(confidence 95 %) concerns the share of wrong answers among all answers that the policy would show "
-        "for very many such questions. In a half of the sample, this share can exceed the limit by chance. "
-        "At the lowest limit, almost no answer is shown."
+        "for very many such questions. In the other half of the sample, this share can exceed the limit by "
+        "chance. At the lowest limit, almost no answer is shown."
     ),
     "understanding-qwen": (
         "Each row of the table is a score that should be higher for wrong answers than for right answers. "
@@ -75,7 +75,7 @@ CAPTIONS = {
         "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
         "wrong answer than for a right answer (one half is chance). The entropy of plain RAG's answer finds "
         "wrong answers of both models. DSE finds wrong answers among Qwen's answers to DENSE-RAG's own "
-        "prompt. For the other values of DSE in the table, there is no evidence that DSE finds wrong "
+        "prompt. For the other AUROCs of DSE in the table, there is no evidence that DSE finds wrong "
         "answers. The questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
@@ -172,9 +172,9 @@ CAPTIONS = {
         "differ in right answers."
     ),
     "compressionrepeats-qwen": (
-        "Each row of the table is a way to choose passages. A repeat is an excerpt of another passage. EDC² "
-        "removes repeats before it asks the model about each passage. LangChain's `EmbeddingsFilter` keeps "
-        "repeats, which take the places of gold passages."
+        "Each row of the table is a way to choose passages. A repeat is a passage that is an excerpt of "
+        "another passage. EDC² removes repeats before it asks the model about each passage. LangChain's "
+        "`EmbeddingsFilter` keeps repeats, which take the places of gold passages."
     ),
     "compressionrepeatsnew-qwen": (
         "In the data set, the questions of this table come after the questions of the table above. Each row "
