@@ -191,7 +191,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Cache all but the last token of each prompt; ``prefix`` is their beginning, cached already."""
+        """Cache all but the last token of each prompt; ``prefix`` is the prompts' cached beginning."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
