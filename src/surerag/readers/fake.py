@@ -263,7 +263,7 @@ class FakeReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[BegunGeneration]:
-        """Begin the next reply to each prompt; ``partial`` holds the first ``n_tokens`` words of the reply."""
+        """Begin the next reply to each prompt; ``partial`` holds the reply's first ``n_tokens`` words."""
         texts = self._note("begin", prompts, sampling, n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
 
