@@ -255,10 +255,12 @@ def test_an_infeasible_policy_says_that_it_always_searches() -> None:
         ("policy", r"holds an? \w+Policy\. Load it with \w+Policy\.load\("),
         (
             "question,answer",
-            "not a policy: expected .*Policy, found 'question,answer'. Make the file with",
+            "not a policy: expected .*Policy, found a text without JSON. Make the file with",
         ),
         ("", "found an empty file"),
-        ("[1]", r"found \[1\]"),
+        ("[1]", "found a list"),
+        ("API_KEY=sk-secret", "found a text without JSON"),
+        ('{"threshold": "sk-secret"}', "is not a policy"),
         ('{"a": 1}', "found no threshold"),
         (b"\xff", "found bytes that are not text"),
         (None, "cannot be read: Is a directory"),
@@ -279,6 +281,7 @@ def test_a_file_that_holds_no_such_policy_is_named(
         calibrate_abstention(rows_of(range(25), [1] * 25, [1] * 25), max_risk=0.2).save(path)
     with pytest.raises(InputError, match=message) as refused:
         kind.load(path)
+    assert "secret" not in str(refused.value)
     assert "pydantic" not in str(refused.value)
     assert str(path) in str(refused.value)
 

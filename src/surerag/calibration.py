@@ -18,9 +18,9 @@ import hashlib
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import takewhile
 from numbers import Real
 from pathlib import Path
@@ -37,6 +37,7 @@ from surerag.errors import (
     check_items,
     check_kind,
     extra,
+    kind_of,
     warn_user,
     writing,
 )
@@ -238,7 +239,8 @@ class _Policy:
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             name = ".".join(map(str, wrong["loc"]))
-            found = f"{f'{name}: ' if name else ''}{wrong['input']!r:.80}"
+            # The values themselves stay out of the error, because the file may be any file, with secrets.
+            found = f"{kind_of(wrong['input'])}{f' as {name}' if name else ''}"
             if wrong["type"] == "missing":
                 found = f"no {name}"
         raise _not_a_policy(cls, source, found)
@@ -269,7 +271,9 @@ class _Policy:
             ) from error
         except ValueError as error:
             is_empty = not Path(path).stat().st_size
-            found = "an empty file" if is_empty else f"{text!r:.40}" if text else "bytes that are not text"
+            found = (
+                "an empty file" if is_empty else "a text without JSON" if text else "bytes that are not text"
+            )
             raise _not_a_policy(cls, str(path), found) from error
         return cls._read(values, str(path), f'load("{path}")')
 
@@ -1005,12 +1009,12 @@ def calibrate_abstention(
             hint="look at some answers; max_tokens may be too small, or the passages may lack the answers",
         )
     groups = group_numbers([row.group for row in rows], n)
-    threshold = _threshold_of_risk(uncertainty, right, groups, max_risk, 1 - confidence)
+    answered_at = _answered_at(uncertainty, right, groups)
+    threshold = _threshold_of_risk(uncertainty, answered_at, max_risk, 1 - confidence)
     possible_risk = needed = None
     if threshold == -math.inf:
-        sample = uncertainty, right, groups
-        possible_risk = _possible_risk(*sample, max_risk, 1 - confidence)
-        needed = _needed_for_risk(*sample, max_risk, 1 - confidence)
+        possible_risk = _possible_risk(uncertainty, answered_at, max_risk, 1 - confidence)
+        needed = _needed_for_risk(uncertainty, right, groups, max_risk, 1 - confidence)
     answered = (uncertainty <= threshold) & np.isfinite(uncertainty)
     words = np.isfinite(uncertainty)
     area = auroc(uncertainty[words], right[words], groups[words], confidence=confidence)
@@ -1094,16 +1098,26 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
     return min(max(covariance / variance, 0.0), 1.0) if variance else 0.0
 
 
-def _threshold_of_risk(
-    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
-) -> float:
+_Answered = Callable[[float, float], tuple[float, float]]
+
+
+def _answered_at(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> _Answered:
     alike = group_correlation(right, groups)
 
-    def certified(threshold: float, level: float) -> tuple[bool, float]:
+    @cache
+    def answered_at(threshold: float, level: float) -> tuple[float, float]:
+        """Return the effective number of answers at or below a threshold, and the share of wrong answers."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
-        n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
-        return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
+        return effective_size(wrong, groups[answered], 1 - 2 * level, alike), float(wrong.mean())
+
+    return answered_at
+
+
+def _threshold_of_risk(uncertainty: Floats, answered_at: _Answered, max_risk: float, level: float) -> float:
+    def certified(threshold: float, level: float) -> tuple[bool, float]:
+        n, wrong = answered_at(threshold, level)
+        return _binomial_cdf(n * wrong, n, max_risk) <= level, n
 
     if certified(math.nextafter(math.inf, 0), _LEVEL_OF_ALL * level)[0]:  # all answers but empty ones
         return math.inf
@@ -1145,10 +1159,10 @@ def order_hint(first: str, argument: object) -> str:
 
 
 def _possible_risk(
-    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
+    uncertainty: Floats, answered_at: _Answered, max_risk: float, level: float
 ) -> float | None:
     for percent in range(math.floor(100 * max_risk) + 1, 100):
-        if _threshold_of_risk(uncertainty, right, groups, percent / 100, level) > -math.inf:
+        if _threshold_of_risk(uncertainty, answered_at, percent / 100, level) > -math.inf:
             return percent / 100
     return None
 

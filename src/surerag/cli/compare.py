@@ -140,12 +140,11 @@ def compare(
     with ask_systems(built, asked_now, run, at_a_time, ask_again, dry_run=dry_run > 0) as rows:
         about = {
             "documents": f"{documents} ({corpus.n_passages:,} passages)",
-            SKIPPED: "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items()) or "none",
-            NOTES: "\n".join([*notes, *(f"{name}: {reason}" for name, reason in corpus.notes.items())]),
+            SKIPPED: "\n".join(_lines(corpus.skipped)) or "none",
+            NOTES: "\n".join([*notes, *_lines(corpus.notes)]),
             "questions": f"{questions} ({len(items):,})",
+            **({} if dry_run else {DRY_RUN: ""}),
         }
-        if not dry_run:
-            about[DRY_RUN] = ""
         rows.record(provenance(reader, base_url, about))
         rows.record_documents(documents_by_question)
         if not dry_run:
@@ -166,6 +165,10 @@ def compare(
         write_junit(verdicts, run.with_suffix(".xml"))
     show(f"Report: {page}. All answers: {run}.")
     raise typer.Exit(EXIT_CODES[_worst({verdict.outcome for verdict in verdicts})])
+
+
+def _lines(reasons: Mapping[str, str]) -> list[str]:
+    return [f"{name}: {reason}" for name, reason in reasons.items()]
 
 
 def _worst(outcomes: Collection[Outcome]) -> Outcome:

@@ -374,17 +374,23 @@ def _name_columns(flat: Mapping[str, Any], names: Mapping[str, str]) -> str:
     # The question is guessed from its name or question mark; the reference answer often stands behind it.
     named = {field: name for field, name in names.items() if _same_column(name, flat) is not None}
     found = {field: named.get(field) or _column(field, flat, {}, "") for field in ALIASES}
-    near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
-    near += [name for name, value in flat.items() if str(value).strip().endswith(_QUESTION_MARKS)]
-    question = found["question"] or next(iter(near), None)
-    free = [name for name in flat if name == question or name not in found.values()]
-    behind = free[free.index(question) + 1 :] if question else []
-    guess = {"question": question or "NAME"} | ({"references": "NAME"} if len(free) > 1 else {})
-    guess |= {"references": behind[0]} if behind else {}
-    columns = {**named, **(guess if found["references"] is None else {"question": guess["question"]})}
+    question = found["question"] or _likely_question(flat)
+    guess = {"question": question or "NAME"}
+    if found["references"] is None:
+        free = [name for name in flat if name == question or name not in found.values()]
+        behind = free[free.index(question) + 1 :] if question else []
+        if len(free) > 1:
+            guess["references"] = behind[0] if behind else "NAME"
+    columns = {**named, **guess}
     option = shlex.quote(",".join(f"{field}={name}" for field, name in columns.items()))
     is_guess = " (a guess from the first row)" if question else ""
     return f"name the columns{is_guess}: --columns {option}, or in Python columns={columns}"
+
+
+def _likely_question(flat: Mapping[str, Any]) -> str | None:
+    near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
+    near += [name for name, value in flat.items() if str(value).strip().endswith(_QUESTION_MARKS)]
+    return next(iter(near), None)
 
 
 def _document_of(contexts: Any) -> str:

@@ -49,6 +49,7 @@ from surerag.evaluation.pipelines import PIPELINES, Pipeline, pipeline_of
 from surerag.evaluation.questions import Question
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
+from surerag.evaluation.systems import EvaluationAnswer
 from surerag.measures.closed import is_closed
 from surerag.measures.cost import api_cost
 from surerag.measures.statistics import Estimate, mean_interval
@@ -648,13 +649,7 @@ def _details(run: Run, row: Row) -> list[str]:
     answer, settings = row.answer, run.settings(row.system)
     if answer is None:
         return ["failed"]
-    detail = []
-    if answer.acted is not None:
-        # Only query rewriting reports both a decision and a query.
-        pipeline = pipeline_of(settings) or (PIPELINES["rewritten"] if answer.query else Pipeline())
-        did, did_not = pipeline.acted
-        why = f" ({answer.reason})" if answer.reason else ""
-        detail.append(f"{did if answer.acted else did_not}{why}")
+    detail = [] if answer.acted is None else [_decision(answer, settings)]
     if answer.query not in ("", row.question.text):
         detail.append(f"searched for “{answer.query}”")
     # The reason of L-RAG's decision already contains the score.
@@ -668,6 +663,13 @@ def _details(run: Run, row: Row) -> list[str]:
     if answer.finish == "length":
         detail.append("cut off at the maximum length")
     return [*detail, *([] if row.tokens is None else [counted(row.tokens, "token")])]
+
+
+def _decision(answer: EvaluationAnswer, settings: Mapping[str, Any]) -> str:
+    # Only query rewriting reports both a decision and a query.
+    pipeline = pipeline_of(settings) or (PIPELINES["rewritten"] if answer.query else Pipeline())
+    did, did_not = pipeline.acted
+    return f"{did if answer.acted else did_not}{f' ({answer.reason})' if answer.reason else ''}"
 
 
 def _html(text: str) -> str:

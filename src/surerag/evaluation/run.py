@@ -598,18 +598,8 @@ class Run:
             example = next(question.text for question in missing if question.text not in texts)
             n_missing = f"{len(missing)} of its {counted(len(before), 'question')}"
             return f"is a run of other questions: {n_missing} are missing now, such as {example[:80]!r}"
-        parts = {
-            "reference answers": "references",
-            "contexts": "contexts",
-            "ids": "id",
-            "retrievers": "system",
-        }
-        others = [
-            name
-            for name, part in parts.items()
-            if any(getattr(one, part) != getattr(texts[one.text], part) for one in missing)
-        ]
-        return f"is a run of the same questions with other {' and other '.join(others)}"
+        changed = _changed_parts((question, texts[question.text]) for question in missing)
+        return f"is a run of the same questions with other {' and other '.join(changed)}"
 
     def _forget(self) -> None:
         self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
@@ -665,6 +655,17 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
                 )
             raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} is not a run: {error}", hint="name another file") from error
+
+
+_PARTS = {"reference answers": "references", "contexts": "contexts", "ids": "id", "retrievers": "system"}
+"""Fields of a question, by their names in errors."""
+
+
+def _changed_parts(pairs: Iterable[tuple[Question, Question]]) -> list[str]:
+    pairs = list(pairs)
+    return [
+        name for name, part in _PARTS.items() if any(getattr(a, part) != getattr(b, part) for a, b in pairs)
+    ]
 
 
 def _damaged(path: str | Path | None, what: str) -> InputError:
