@@ -239,7 +239,7 @@ CAPTIONS = {
     ),
     "gatesnew-qwen": (
         "Each row of the table is a rule that decides whether to search. For the row *L-RAG, the component "
-        "itself*, we ran surerag's component `LazyRAG`. For all other rules, we computed the result from "
+        "itself*, we ran surerag's component `LazyRAG`. For all other rows, we computed the result from "
         "stored answers. `LazyRAG` searches if the entropy is above 0.5, or after an abstention. `LazyRAG` "
         "gives more right answers than a system that calls the retriever for equally many random questions. "
         "`LazyRAG` gives about as many right answers as always searching."

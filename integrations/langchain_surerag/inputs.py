@@ -98,7 +98,7 @@ def query_of(value: Any) -> Query:
 
 
 def check_has_question(value: Any) -> None:
-    """Raise an InputError if an input is an empty question; accept inputs of any other form."""
+    """Raise an InputError if the question in an input is empty; do nothing if no question is found."""
     is_mapping = isinstance(value, Mapping)
     given = [value[name] for name in _KEYS if value.get(name) is not None] if is_mapping else [value]
     texts = [_last_text(one) for one in given]

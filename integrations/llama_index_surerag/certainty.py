@@ -334,10 +334,11 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
     ``response.metadata`` has the ``certainty`` of the answer, whether the answer is withheld (``abstained``),
     and the ``probability`` that the answer is right. The response nowhere holds the text of a withheld
-    answer. Empty answers and answers that were cut off are also withheld. If the inner engine streams, its
-    stream is read to the end before the decision, and the response is a stream of one piece.
+    answer. A policy also withholds empty answers and answers that were cut off. If the inner engine streams,
+    its stream is read to the end before the decision, and the response is a stream of one piece.
 
-    At every answer, the engine checks that the model and the prompts are those of the policy's calibration.
+    The engine checks that the policy was calibrated with the same model and prompts and, for surerag's own
+    engines, with the same gate and retriever.
 
     Args:
         engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a

@@ -103,7 +103,7 @@ class JudgeEntailer:
 
     @property
     def local(self) -> bool:
-        """Whether the judge is a local model, which should judge pairs of several callers in one batch."""
+        """Whether the judge is a local model; then the pairs of several callers are judged in one batch."""
         return self._reader.capabilities.local
 
     def entail(self, pairs: Sequence[Pair]) -> Probabilities:

@@ -35,7 +35,7 @@ class Encoder(Protocol):
         """Name that identifies the model."""
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Return vectors of length 1 [texts, dimensions]; ``kind`` says what the texts are."""
+        """Return L2-normalised vectors [texts, dimensions]; ``kind`` says what the texts are."""
 
 
 def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:

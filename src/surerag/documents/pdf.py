@@ -1,8 +1,9 @@
 """Find tables and lists on PDF pages by the positions of the characters; ruled lines are not needed.
 
-A line consists of the characters at the same height. Gaps that are about as wide as the line is high divide
-the line into cells. Consecutive lines form a table if their columns stay separated by gaps, and if the cells
-are too short to be columns of prose. A list is a table with a narrow first column of numbers or bullets.
+A line consists of the characters at the same height. A gap divides the line into
+cells if the gap is at least about as wide as the height of the line. Consecutive lines form a table if their
+columns stay separated by gaps, and if the cells are too short to be columns of prose. A list is a table with
+a narrow first column of numbers or bullets.
 """
 
 from __future__ import annotations

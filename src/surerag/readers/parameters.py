@@ -103,7 +103,13 @@ class Refusal(NamedTuple):
 
     @classmethod
     def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
-        """Return the refusal that a message reports, without quotations of the request's ``texts``."""
+        """Return the refusal that a server's message reports.
+
+        Args:
+            message: The message.
+            parameters: Names of the parameters that the server's reply names in a field of its own.
+            texts: Texts of the request; if the message quotes them, the quotations are ignored.
+        """
         message = _without_quotations(message, texts)
         places = [*parameters, *(_LOCATION.findall(message))]
         for name, usual in _OPENAI_NAMES.items():

@@ -233,7 +233,7 @@ def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Prog
 
 
 def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if the reader answers right from the passages that the rewrite ``text`` retrieves, else 0.
+    """Return 1 if the reader's answer from the passages for the rewrite ``text`` is right, else 0.
 
     Rewrite-Retrieve-Read uses this reward.
     """

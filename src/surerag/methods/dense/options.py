@@ -20,7 +20,7 @@ REPHRASE_MAX_TOKENS = 640
 
 
 class DenseOptions(Options):
-    """Options of DENSE, the same for :class:`surerag.DenseEvaluator`, LangChain and LlamaIndex."""
+    """Options of DENSE-RAG's score, the same for :class:`surerag.DenseEvaluator` and both frameworks."""
 
     PROMPTS = PromptSet(
         rephrase=REPHRASE, answer=DENSE_ANSWER, closed_book=CLOSED_BOOK, entailment=ENTAILMENT

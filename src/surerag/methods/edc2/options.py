@@ -204,7 +204,8 @@ class EDC2Options(Options):
     def tau(self, n_passages: int) -> int:
         """Return the size of the first cluster (τ) if ``n_passages`` passages are clustered.
 
-        It is ``first_cluster_size``; ``"auto"`` means 1 for up to ten passages, and 3 for more.
+        It is the option ``first_cluster_size`` (by default 3). ``"auto"`` means 1 for up to ten passages, and
+        3 for more.
 
         Example:
             >>> options = EDC2Options(variant="copy", first_cluster_size="auto")
