@@ -555,8 +555,8 @@ class SelectiveAnswer(CertaintyChain):
         self._abstention = abstention
         self._check_parts()
         if policy is not None:
-            known = scope_before_calls(chain._chain if isinstance(chain, CertaintyChain) else chain)
-            policy.check({part: known.get(part, mine) for part, mine in policy.scope.items()})
+            chain_scope = scope_before_calls(chain._chain if isinstance(chain, CertaintyChain) else chain)
+            policy.check({part: chain_scope.get(part, mine) for part, mine in policy.scope.items()})
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Yield the output in one piece, because no part of an unsure answer may be shown."""
@@ -612,8 +612,8 @@ def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str
                 return abstention if value.strip() in withheld else value
             case AIMessage() if str(value.text).strip() in withheld and not value.tool_calls:
                 metadata = value.response_metadata
-                kept = {METADATA_KEY: metadata[METADATA_KEY]} if METADATA_KEY in metadata else {}
-                return AIMessage(abstention, id=value.id, name=value.name, response_metadata=kept)
+                certainty_entry = {METADATA_KEY: metadata[METADATA_KEY]} if METADATA_KEY in metadata else {}
+                return AIMessage(abstention, id=value.id, name=value.name, response_metadata=certainty_entry)
             case Mapping():
                 return {name: replaced(one) for name, one in value.items()}
             case list() | tuple():

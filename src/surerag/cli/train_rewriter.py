@@ -76,8 +76,8 @@ def train_rewriter(
     """Train a query rewriter, and test it on held-out queries. The same command continues a stopped run."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
-    wanted = [training.Query(item.text, item.references) for item in items]
-    check_number(wanted)
+    training_queries = [training.Query(item.text, item.references) for item in items]
+    check_number(training_queries)
     if base == "demo":
         base = find_base() or ""
         if not base:
@@ -90,7 +90,7 @@ def train_rewriter(
     reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(documents, language)
     report = training.train_rewriter(
-        wanted,
+        training_queries,
         base,
         output,
         reader=reader,

@@ -373,11 +373,11 @@ def _to_question(
 def _name_columns(flat: Mapping[str, Any], names: Mapping[str, str]) -> str:
     # The question is guessed from its name or question mark; the reference answer often stands behind it.
     named = {field: name for field, name in names.items() if _same_column(name, flat) is not None}
-    found = {field: named.get(field) or _column(field, flat, {}, "") for field in ALIASES}
-    question = found["question"] or _likely_question(flat)
+    columns_of_fields = {field: named.get(field) or _column(field, flat, {}, "") for field in ALIASES}
+    question = columns_of_fields["question"] or _likely_question(flat)
     guess = {"question": question or "NAME"}
-    if found["references"] is None:
-        free = [name for name in flat if name == question or name not in found.values()]
+    if columns_of_fields["references"] is None:
+        free = [name for name in flat if name == question or name not in columns_of_fields.values()]
         behind = free[free.index(question) + 1 :] if question else []
         if len(free) > 1:
             guess["references"] = behind[0] if behind else "NAME"

@@ -596,12 +596,12 @@ def _question_details(
         answers = f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>"
     passages, sources = dict[str, int](), dict[str, str]()  # numbers and sources of the shown passages
     for row in rows:
-        score, shown = scores[row.system].get(key), ""
+        score, in_prompt = scores[row.system].get(key), ""
         if row.answer is not None:
             numbers = [passages.setdefault(one, len(passages) + 1) for one in row.answer.contexts]
             sources |= dict(zip(row.answer.contexts, row.answer.sources, strict=False))
-            shown = _passages_text(numbers, row.answer.n_summaries)
-        detail = [_score_text(metric, score), *_details(run, row), shown, _where(why, row)]
+            in_prompt = _passages_text(numbers, row.answer.n_summaries)
+        detail = [_score_text(metric, score), *_details(run, row), in_prompt, _where(why, row)]
         text = row.error if row.answer is None else row.answer.text
         small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
         kind = _right_or_wrong(score)
